@@ -1,0 +1,124 @@
+"""Request bodies: one JSON object, strictly read, at most 1 MiB."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, NoReturn
+
+from flask import Flask, Request, request
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
+
+from core.errors import InvalidJson, InvalidRequest
+
+MAX_BODY_BYTES = 1024 * 1024
+#: Deeper than any plan that is allowed, and well above what the recursive libraries behind us can take.
+MAX_DEPTH = 200
+
+_MAY_HOLD_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class JsonRequest(Request):
+    """A request whose JSON is read by our rules, wherever and however the framework asks for it."""
+
+    @cached_property
+    def json_object(self) -> dict[str, Any]:
+        """The body; an empty one counts as ``{}``.
+
+        Raises ``InvalidJson`` (400), ``InvalidRequest`` (422) if it is JSON and no fit object,
+        ``UnsupportedMediaType`` (415), ``RequestEntityTooLarge`` (413).
+        """
+        body = self._whole_body()
+        if not body:
+            return {}
+        if self.mimetype and not self.is_json:
+            raise UnsupportedMediaType
+        return parse_object(body, self.mimetype_params.get("charset", "utf-8"))
+
+    def _whole_body(self) -> bytes:
+        body = self.get_data(cache=True)
+        # The framework cuts a body without a length at the limit, and takes a broken one for a whole one.
+        if self.content_length is None:
+            if len(body) >= MAX_BODY_BYTES and self.environ["wsgi.input"].read(1):
+                raise RequestEntityTooLarge
+        elif len(body) < self.content_length:
+            raise ClientDisconnected
+        return body
+
+    def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
+        """:attr:`json_object`. Not silent: the framework would turn broken JSON into "not an object"."""
+        return self.json_object
+
+
+def install_json_bodies(app: Flask) -> None:
+    """Bound and check the body of every request before its view runs, whether or not the view reads it."""
+    app.request_class = JsonRequest
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+
+    @app.before_request
+    def check_body() -> None:
+        if request.routing_exception is None and request.method in {"POST", "PUT", "PATCH", "DELETE"}:
+            request.get_json()
+
+
+def parse_object(body: bytes, charset: str = "utf-8") -> dict[str, Any]:
+    """One JSON object (RFC 8259) that can be written again. Raises ``InvalidJson``, ``InvalidRequest``."""
+    if charset.lower() not in {"utf-8", "utf8", "us-ascii"}:
+        raise InvalidJson("JSON is sent in UTF-8; another charset was named")
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise InvalidJson("The body is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        # Where, never what: the body is not sent back.
+        raise InvalidJson(f"The body is not JSON: line {error.lineno}, column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise InvalidJson("The body is nested too deeply, or holds a number that is too long") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body must be a JSON object", errors=[{"field": "", "message": "no object"}])
+    if text.count("[") + text.count("{") > MAX_DEPTH or _MAY_HOLD_SURROGATE.search(text):
+        _check_inside(value)
+    return value
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise InvalidJson(f"{word} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise InvalidJson("A number is too large")
+    return number
+
+
+def _check_inside(value: dict[str, Any]) -> None:
+    """Refuse what is too deep, and text that cannot be written as UTF-8. A loop: depth cannot harm it."""
+    waiting: list[tuple[str, Any, int]] = [("", value, 1)]
+    while waiting:
+        where, item, depth = waiting.pop()
+        if depth > MAX_DEPTH and isinstance(item, dict | list):
+            raise InvalidJson(f"The body is nested deeper than {MAX_DEPTH}")
+        if isinstance(item, str):
+            _check_text(where, item)
+        for name, child in _children(item):
+            _check_text(where, name)
+            waiting.append((f"{where}.{name}" if where else name, child, depth + 1))
+
+
+def _children(item: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(item, dict):
+        return iter(item.items())
+    if isinstance(item, list):
+        return ((str(number), child) for number, child in enumerate(item))
+    return iter(())
+
+
+def _check_text(where: str, text: str) -> None:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidRequest(
+            "A text holds half a character (a lone surrogate)",
+            errors=[{"field": where[:200], "message": "holds half a character (a lone surrogate)"}],
+        )

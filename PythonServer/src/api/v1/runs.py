@@ -1,0 +1,142 @@
+"""Runs: start one, talk to it, stop it, end it, look at it."""
+
+import hashlib
+from typing import Any
+
+from flask import Response, current_app, request
+from flask_openapi import APIBlueprint, Tag
+
+from api.auth.jwt_middleware import current_caller
+from api.schemas import (
+    CancelBody,
+    CreateRunBody,
+    InputAccepted,
+    InputBody,
+    PlanQuery,
+    RunCreated,
+    RunPath,
+    RunsPage,
+    RunsQuery,
+    RunView,
+    StopAnswerBody,
+    TerminateBody,
+)
+from api.sse import event_stream
+from core.base.Main import Main
+from core.errors import InvalidRequest, ServerError
+from core.ids import new_id
+from core.session.records import NewRun
+
+run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], abp_security=[{"bearer": []}])
+
+Answer = tuple[dict[str, Any], int]
+
+
+def _main() -> Main:
+    main: Main = current_app.extensions["runtime"].main
+    return main
+
+
+@run_routes.post("/v1/runs", responses={201: RunCreated})
+def create_run(body: CreateRunBody) -> Answer | Response:
+    """Start a run. With ``Accept: text/event-stream`` the answer is the stream of its events, up to the parking."""
+    caller = current_caller()
+    session_id = body.session_id or caller.session_id or new_id("s")
+    key = request.headers.get("Idempotency-Key")
+    if key is not None and not 1 <= len(key) <= 255:
+        raise InvalidRequest("Idempotency-Key must have 1 to 255 characters")
+    created = _main().create_run(
+        caller,
+        NewRun(
+            input=body.input,
+            session_id=session_id,
+            interactive=body.interactive,
+            agent=body.agent,
+            planning=body.planning,
+            plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
+            deadline_ms=body.deadline_ms,
+            metadata=body.metadata,
+            idempotency_key=key,
+            body_hash=hashlib.sha256(request.get_data()).hexdigest(),
+        ),
+    )
+    if request.accept_mimetypes.best == "text/event-stream":
+        return _stream_turn(created, body.on_disconnect)
+    return created, 201
+
+
+def _stream_turn(created: dict[str, Any], on_disconnect: str) -> Response:
+    main, caller, run_id = _main(), current_caller(), created["run_id"]
+
+    def stop_turn() -> None:
+        try:
+            main.client_gone(caller, run_id, created["turn_id"])
+        except ServerError:
+            pass  # it had ended
+
+    source = main.read_events(caller, run_id)
+    on_gone = stop_turn if on_disconnect == "stop" else None
+    response = event_stream(source, 0, until_parked=True, on_gone=on_gone)
+    response.status_code = 201
+    response.headers["Location"] = f"/v1/runs/{run_id}"
+    return response
+
+
+@run_routes.get("/v1/runs", responses={200: RunsPage})
+def list_runs(query: RunsQuery) -> dict[str, Any]:
+    """The caller's runs, newest first."""
+    return _main().list_runs(current_caller(), query.session_id, query.state, query.cursor, query.limit)
+
+
+@run_routes.get("/v1/runs/<run_id>", responses={200: RunView})
+def get_run(path: RunPath) -> dict[str, Any]:
+    """One run."""
+    return _main().get_run(current_caller(), path.run_id)
+
+
+@run_routes.post("/v1/runs/<run_id>/input", responses={202: InputAccepted})
+def post_input(path: RunPath, body: InputBody) -> Answer:
+    """A message: starts a turn if the run is parked, else waits for the end of the turn that runs."""
+    answer = _main().post_input(
+        current_caller(), path.run_id, body.text, body.if_turn, body.client_message_id
+    )
+    return answer, 202
+
+
+@run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody})
+def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
+    """Stop the current turn; what was said stays, and the run parks."""
+    answer = _main().cancel_run(
+        current_caller(), path.run_id, body.reason, body.if_turn, body.wait_ms, body.inbox
+    )
+    return answer.to_json()
+
+
+@run_routes.post("/v1/runs/<run_id>/terminate", responses={200: StopAnswerBody})
+def terminate_run(path: RunPath, body: TerminateBody) -> dict[str, Any]:
+    """End the run, and the turn with it. Repeating it is harmless."""
+    return _main().terminate_run(current_caller(), path.run_id, body.reason, body.wait_ms).to_json()
+
+
+@run_routes.get("/v1/runs/<run_id>/plan")
+def get_plan(path: RunPath, query: PlanQuery) -> dict[str, Any]:
+    """The plan of a turn, by default the newest, with the state of each goal."""
+    return _main().get_plan(current_caller(), path.run_id, query.turn_id)
+
+
+@run_routes.get("/v1/runs/<run_id>/transcript")
+def get_transcript(path: RunPath) -> dict[str, Any]:
+    """What was said in the run's session."""
+    return _main().get_transcript(current_caller(), path.run_id)
+
+
+@run_routes.get("/v1/runs/<run_id>/receipts")
+def get_receipts(path: RunPath) -> dict[str, Any]:
+    """What each stop of the run found, and what became of it."""
+    return _main().get_receipts(current_caller(), path.run_id)
+
+
+@run_routes.get("/v1/runs/<run_id>/inbox")
+def get_inbox(path: RunPath) -> dict[str, Any]:
+    """The messages that wait."""
+    return _main().get_inbox(current_caller(), path.run_id)

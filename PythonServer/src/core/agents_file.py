@@ -1,0 +1,73 @@
+"""The agents that a deployment defines, read from AGENTS_FILE."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from core.errors import ConfigurationError
+
+DEFAULT_AGENT = "default"
+
+
+class AgentSpec(BaseModel):
+    """Who answers. ``model`` None means the model of the settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")
+    instructions: str = ""
+    model: str | None = Field(default=None, min_length=1)
+
+
+def load_agents(path: Path | None) -> dict[str, AgentSpec]:
+    """Name -> agent; ``default`` is always among them.
+
+    The file is ``{"agents": [{"name": …, "instructions": …, "model": …}]}`` or the bare list.
+    Raises ``ConfigurationError`` with one line that says where it is wrong.
+    """
+    agents = {DEFAULT_AGENT: AgentSpec(name=DEFAULT_AGENT)}
+    if path is None:
+        return agents
+    seen: set[str] = set()
+    for number, entry in enumerate(_entries(path), start=1):
+        agent = _agent(entry, number, path)
+        if agent.name in seen:
+            raise ConfigurationError(f"AGENTS_FILE {path}: two agents are called {agent.name!r}; rename one")
+        seen.add(agent.name)
+        agents[agent.name] = agent
+    return agents
+
+
+def _entries(path: Path) -> list[Any]:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(
+            f"AGENTS_FILE={str(path)!r} cannot be read ({error.strerror}): give a JSON file, or unset it"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"AGENTS_FILE {path} is not JSON ({error}): mend it, or unset it") from None
+    entries = content.get("agents") if isinstance(content, dict) else content
+    if not isinstance(entries, list):
+        raise ConfigurationError(
+            f'AGENTS_FILE {path} has the wrong shape: give {{"agents": [{{"name": …}}]}}'
+        )
+    return entries
+
+
+def _agent(entry: Any, number: int, path: Path) -> AgentSpec:
+    for not_built in ("fallback_model", "tools"):
+        if isinstance(entry, dict) and not entry.get(not_built, True):
+            entry = {key: value for key, value in entry.items() if key != not_built}
+        elif isinstance(entry, dict) and not_built in entry:
+            raise ConfigurationError(
+                f"AGENTS_FILE {path}, agent {number}: {not_built} is not built yet; leave it out"
+            )
+    try:
+        return AgentSpec.model_validate(entry)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the entry"
+        raise ConfigurationError(f"AGENTS_FILE {path}, agent {number}: {where}: {first['msg']}") from None

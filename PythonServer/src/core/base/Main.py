@@ -1,0 +1,287 @@
+"""The use cases: what the routes call, one function a route. Knows no HTTP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from core.agent.agent import Agent, AgentProfile
+from core.cancellation import Cause, CauseWord
+from core.engine.call_pool import CallPool
+from core.engine.embedded import Engine, StopAnswer
+from core.engine.recovery import settle_lost_turns
+from core.errors import InvalidRequest, NotFound, ServerError
+from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
+from core.plan.plan import Plan
+from core.plan.plan_spec import PlanSpec, check_plan
+from core.provider.make_provider import make_provider
+from core.session import queries
+from core.session.access import Caller, find_run
+from core.session.records import NewRun, StopOrder
+from core.session.starts import accept_message, start_run
+from core.session.transcript import read_transcript
+from core.settings import Settings
+from core.store.database import open_database
+from core.store.feed import FeedHub, Reader, StoredEvent
+from core.store.tables import sessions
+from core.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+#: What an agent is told that was given no instructions.
+DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Answer the user's request directly."
+
+#: Events read from the store at once when a reader catches up.
+PAGE = 500
+
+
+class Main:
+    """One server: its store, its engine, its agents. Make one a process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database = open_database(settings.database_url, settings.data_dir)
+        self.hub = FeedHub()
+        self.writer = Writer(self.database, self.hub)
+        following = settle_lost_turns(self.writer)
+        cancel_timeout_s = settings.cancel_timeout_ms / 1000
+        self.agents = _make_agents(settings, cancel_timeout_s)
+        pool = CallPool(settings.call_threads)
+        skillset = ChatBot2(self.agents, pool, self.database)
+        self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
+        for start in following:
+            self.engine.launch(start)
+
+    # -- starting and talking ----------------------------------------------------------------
+
+    def create_run(self, caller: Caller, new: NewRun) -> dict[str, Any]:
+        """Start a run with its first turn; durable when it returns."""
+        if new.agent not in self.agents:
+            raise InvalidRequest(f"there is no agent {new.agent!r}", errors=[{"field": "agent", "message": "unknown"}])
+        if new.plan is not None:
+            check_plan(PlanSpec.model_validate(new.plan), agents=set(self.agents))
+        return self.engine.accept(lambda tx: start_run(tx, caller, new))
+
+    def post_input(
+        self, caller: Caller, run_id: str, text: str, if_turn: str | None, client_message_id: str | None
+    ) -> dict[str, Any]:
+        """A message to a run: starts a turn, or waits for the end of the one that runs."""
+        return self.engine.accept(
+            lambda tx: accept_message(tx, caller, run_id, text, if_turn, client_message_id)
+        )
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def cancel_run(
+        self, caller: Caller, run_id: str, reason: str | None, if_turn: str | None, wait_ms: int, inbox: str
+    ) -> StopAnswer:
+        """Stop the current turn; the run parks."""
+        order = StopOrder(Cause(CauseWord.USER, reason), inbox=inbox)
+        return self.engine.stop(self._find(caller, run_id), order, if_turn, wait_ms / 1000)
+
+    def terminate_run(self, caller: Caller, run_id: str, reason: str | None, wait_ms: int) -> StopAnswer:
+        """End the run, and the turn with it."""
+        run = self._find(caller, run_id)
+        if run["state"] == "cancelled":
+            return StopAnswer(run_id, run["turn_id"], False, run["state"], [])
+        order = StopOrder(Cause(CauseWord.USER, reason), ends_run=True)
+        return self.engine.stop(run, order, None, wait_ms / 1000)
+
+    def stop_plan(self, caller: Caller) -> StopAnswer | None:
+        """Stop the plan of the caller's session, else of the newest turn; None if there is none."""
+        with self.reading() as connection:
+            run = queries.newest_open_run(connection, caller)
+        if run is None:
+            return None
+        return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+
+    def stop_session(self, session_id: str) -> StopAnswer | None:
+        """Stop the plan of a session, on the word of the service that holds the remote session API token."""
+        with self.reading() as connection:
+            run = queries.live_run_of_session(connection, session_id)
+            if run is None and connection.execute(select(sessions).where(sessions.c.id == session_id)).first() is None:
+                raise NotFound("there is no such session")
+        if run is None or run["state"] == "awaiting_input":
+            return None
+        return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+
+    def client_gone(self, caller: Caller, run_id: str, turn_id: str) -> StopAnswer:
+        """The reader that wanted its turn stopped on hanging up has hung up."""
+        run = self._find(caller, run_id)
+        order = StopOrder(Cause(CauseWord.CLIENT_GONE), ends_run=not run["interactive"])
+        return self.engine.stop(run, order, turn_id)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection to read what is committed."""
+        with self.database.connect() as connection:
+            yield connection
+
+    def _find(self, caller: Caller, run_id: str) -> Any:
+        with self.reading() as connection:
+            return find_run(connection, caller, run_id)
+
+    def list_runs(
+        self, caller: Caller, session_id: str | None, state: str | None, cursor: str | None, limit: int
+    ) -> dict[str, Any]:
+        """A page of the caller's runs."""
+        with self.reading() as connection:
+            return queries.list_runs(connection, caller, session_id, state, cursor, limit)
+
+    def get_run(self, caller: Caller, run_id: str) -> dict[str, Any]:
+        """One run."""
+        return queries.run_view(self._find(caller, run_id))
+
+    def get_plan(self, caller: Caller, run_id: str, turn_id: str | None) -> dict[str, Any]:
+        """The plan of a turn, by default of the newest."""
+        with self.reading() as connection:
+            return queries.plan_view(connection, find_run(connection, caller, run_id), turn_id)
+
+    def get_transcript(self, caller: Caller, run_id: str) -> dict[str, Any]:
+        """What was said in the run's session."""
+        with self.reading() as connection:
+            run = find_run(connection, caller, run_id)
+            said = read_transcript(connection, run["session_id"])
+        return {"run_id": run_id, "session_id": run["session_id"], "messages": said}
+
+    def get_receipts(self, caller: Caller, run_id: str) -> dict[str, Any]:
+        """The receipts of the run's stopped turns."""
+        with self.reading() as connection:
+            return {"receipts": queries.receipts(connection, find_run(connection, caller, run_id)["id"])}
+
+    def get_inbox(self, caller: Caller, run_id: str) -> dict[str, Any]:
+        """The messages that wait."""
+        with self.reading() as connection:
+            return {"messages": queries.inbox(connection, find_run(connection, caller, run_id)["id"])}
+
+    def read_events(self, caller: Caller, run_id: str) -> EventSource:
+        """The run's events, to be read from any point on; checks the owner now."""
+        self._find(caller, run_id)
+        return EventSource(self, run_id)
+
+    # -- how it is doing -----------------------------------------------------------------------------
+
+    def why_not_ready(self) -> str | None:
+        """What keeps the server from serving, in one sentence; None if nothing does."""
+        if self.engine.is_closing:
+            return "the server is shutting down"
+        if not self.writer.is_healthy:
+            return "the store did not take the last write"
+        return None
+
+    def gauges(self) -> list[tuple[str, str, float]]:
+        """Name, meaning, value."""
+        return [
+            ("pythonserver_live_turns", "Turns that run here", len(self.engine.live_turns())),
+            ("pythonserver_running_calls", "Places of CALL_THREADS in use", self.engine.pool.busy),
+            ("pythonserver_abandoned_threads", "Threads that outlived a stop", self.engine.pool.abandoned),
+            ("pythonserver_stream_readers", "Open event streams", self.hub.count_readers()),
+        ]
+
+    # -- going down --------------------------------------------------------------------------------
+
+    def begin_shutdown(self) -> None:
+        """Stop every turn as ``shutdown``, start nothing more, and end the streams once the turns are parked."""
+        self.engine.shut_down()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until the turns are parked and everything is written; then let go of the store."""
+        if not self.engine.wait_parked(timeout_s):
+            log.warning("turns are still open; the next start settles them")
+        self.hub.close()
+        self.writer.close(timeout_s)
+        self.database.dispose()
+
+
+class EventSource:
+    """One reader's way through a run's log: the committed past, then what comes."""
+
+    def __init__(self, main: Main, run_id: str) -> None:
+        self._main = main
+        self._run_id = run_id
+        # Joined before the past is read, so that nothing falls in between.
+        self.reader: Reader = main.hub.join(run_id)
+
+    def batches(self, after: int, heartbeat_s: float) -> Iterator[list[StoredEvent] | None]:
+        """Batches of events behind ``after``; [] when nothing came for ``heartbeat_s``; None: fell behind, resync.
+
+        Ends after the run's terminal event, or when the reader is ended.
+        """
+        for batch in self._past(after):
+            after = batch[-1].seq
+            yield batch
+            if batch[-1].ends_run:
+                return
+        while not self.reader.is_ended:
+            news = self.reader.read(after, heartbeat_s)
+            yield news
+            if news is None or (news and news[-1].ends_run):
+                return
+            after = news[-1].seq if news else after
+
+    def _past(self, after: int) -> Iterator[list[StoredEvent]]:
+        while True:
+            with self._main.reading() as connection:
+                batch = queries.events_after(connection, self._run_id, after, PAGE)
+            if not batch:
+                return
+            after = batch[-1].seq
+            yield batch
+
+    def close(self) -> None:
+        """Leave. Harmless if repeated."""
+        self.reader.close()
+
+
+# -- the documented surface ------------------------------------------------------------------
+
+
+def get_global_plan(main: Main, caller: Caller | None = None) -> Plan | None:
+    """The plan that ``/stopplan`` means: of the caller's newest turn that runs here; without a caller, of anybody's."""
+    if caller is None:
+        turns = main.engine.live_turns()
+        return turns[-1].plan if turns else None
+    with main.reading() as connection:
+        run = queries.newest_open_run(connection, caller)
+    turn = main.engine.live_turn(run["id"]) if run is not None else None
+    return turn.plan if turn is not None else None
+
+
+def post_stopplan_data(
+    stop: Callable[[], StopAnswer | None],
+) -> tuple[bool, dict[str, Any] | None, ServerError | None, int]:
+    """Stop a plan: ``(success, data, error, status_code)``.
+
+    ``stop`` is :meth:`Main.stop_plan` or :meth:`Main.stop_session` with its argument. By the time this returns the
+    plan's scope is closed, its model requests were cancelled, the stop flag is set, and the stop is recorded; the
+    plan may still be unwinding. Only an internal error gives 500, and the stop holds all the same.
+    """
+    message = "Plan stopped successfully"
+    try:
+        answer = stop()
+    except ServerError as error:
+        return False, None, error, error.status
+    if answer is None:
+        return True, {"message": message, "stopped": False}, None, 200
+    data = {"run_id": answer.run_id, "turn_id": answer.turn_id, "receipt": answer.receipt}
+    return True, {"message": message, "stopped": answer.stopped, **data}, None, 200
+
+
+def _make_agents(settings: Settings, cancel_timeout_s: float) -> dict[str, Agent]:
+    assert settings.llm_base_url is not None
+    key = settings.llm_api_key.get_secret_value() if settings.llm_api_key is not None else None
+    provider = make_provider(settings.llm_provider, settings.llm_base_url, key)
+    return {
+        name: Agent(
+            AgentProfile(name, spec.instructions or DEFAULT_INSTRUCTIONS, spec.model or settings.llm_model),
+            provider,
+            cancel_timeout_s,
+        )
+        for name, spec in settings.agents.items()
+    }

@@ -1,0 +1,141 @@
+"""A plan: the tree of goals of one turn, and the two things that are done to it: run it, stop its requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from core.cancellation import Cancelled, Cause, Scope
+from core.clock import iso
+from core.plan.goal import Goal, settle
+from core.plan.goal_status import GoalStatus
+from core.plan.scheduler import Scheduler, Workers
+
+#: Shared by all stops: asking is short, bounded, and mostly waiting. Its threads end with the process.
+_cancel_pool = ThreadPoolExecutor(32, thread_name_prefix="cancel")
+
+
+class Plan:
+    """The goals of one turn. ``work`` runs a leaf; ``note`` hears of every status, in order, under ``lock``."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        workers: Workers,
+        work: Callable[[Goal], str | None],
+        note: Callable[[Goal], None] | None = None,
+        note_abandoned: Callable[[Goal], None] | None = None,
+    ) -> None:
+        self.scope = scope
+        self.workers = workers
+        self.work = work
+        self.lock = threading.Lock()
+        #: The root: contains every top-level goal, has no work of its own and is not shown.
+        self.plan_goal = Goal(self, "plan", "plan")
+        #: A remark for the user, such as why there is one goal only.
+        self.remark: str | None = None
+        self.scheduler: Scheduler | None = None
+        self._note = note
+        self._note_abandoned = note_abandoned
+
+    # -- the documented surface -----------------------------------------------------------
+
+    def run(self) -> GoalStatus:
+        """Run the plan. Returns when every goal is final, whether they ended or were stopped."""
+        try:
+            self.plan_goal.run()
+        except Cancelled as stop:
+            # Only a stop of this plan, or of something wider, comes out here: each goal keeps its own.
+            self.cancel_unstarted(stop.cause)
+        return self.plan_goal.status
+
+    def cancel_llm_requests(self, timeout_s: float, within: Scope | None = None) -> None:
+        """Ask for the cancellation of the requests of all goals IN_PROGRESS, one task a goal, all at once.
+
+        ``within`` narrows it to the goals under that scope. Returns when each was answered, or after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        tasks: list[Future[None]] = [
+            _cancel_pool.submit(_ask, goal, deadline)
+            for goal in self.plan_goal.get_active_goals()
+            if goal.agent is not None and goal.agent.has_requests_to_ask(goal)
+            if within is None or _is_within(goal.scope, within)
+        ]
+        wait(tasks, timeout_s)
+
+    # -- goals -------------------------------------------------------------------------------
+
+    def walk(self) -> Iterator[Goal]:
+        """Every goal that is shown, parents before children, in plan order."""
+        waiting = list(reversed(self.plan_goal.children))
+        while waiting:
+            goal = waiting.pop()
+            yield goal
+            waiting.extend(reversed(goal.children))
+
+    def leaves(self) -> list[Goal]:
+        """The goals that do work, in plan order."""
+        return [goal for goal in self.walk() if not goal.children]
+
+    def start_ready(self, ready: list[Goal]) -> None:
+        """Goals that a status change released."""
+        if self.scheduler is not None:
+            self.scheduler.start(ready)
+            self.scheduler.announce_end()
+
+    def cancel_unstarted(self, cause: Cause) -> None:
+        """Nothing that is NOT_STARTED will start."""
+        with self.lock:
+            for goal in [self.plan_goal, *self.walk()]:
+                if goal.status is GoalStatus.NOT_STARTED:
+                    settle(goal, GoalStatus.CANCELLED, cause)
+
+    def note(self, goal: Goal) -> None:
+        """A status changed; called with ``lock`` held."""
+        if self._note is not None and goal is not self.plan_goal:
+            self._note(goal)
+
+    def note_abandoned(self, goal: Goal) -> None:
+        """A goal's thread did not end in time; called with ``lock`` held."""
+        if self._note_abandoned is not None:
+            self._note_abandoned(goal)
+
+    def tree(self) -> list[dict[str, Any]]:
+        """The goals in the form of ``GET /v1/runs/{id}/plan``, without their results."""
+        shown: dict[str, dict[str, Any]] = {}
+        top: list[dict[str, Any]] = []
+        for goal in self.walk():
+            node = describe(goal)
+            shown[goal.id] = node
+            above = shown[goal.parent.id]["goals"] if goal.parent and goal.parent.parent else top
+            above.append(node)
+        return top
+
+
+def describe(goal: Goal) -> dict[str, Any]:
+    """One goal as the API shows it."""
+    return {
+        "id": goal.id,
+        "title": goal.title,
+        "prompt": goal.prompt,
+        "depends_on": [other.id for other in goal.depends_on],
+        "goals": [],
+        "status": goal.status,
+        "cause": goal.cause.word if goal.cause else None,
+        "error": goal.error,
+        "started_at": iso(goal.started_at) if goal.started_at else None,
+        "ended_at": iso(goal.ended_at) if goal.ended_at else None,
+    }
+
+
+def _ask(goal: Goal, deadline: float) -> None:
+    goal.cancel_llm_request(deadline - time.monotonic())
+
+
+def _is_within(scope: Scope | None, outer: Scope) -> bool:
+    while scope is not None and scope is not outer:
+        scope = scope.parent
+    return scope is outer

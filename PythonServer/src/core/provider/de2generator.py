@@ -1,0 +1,124 @@
+"""The de²generator gateway: the OpenAI form with a cancellation token, a cancel request, and 499.
+
+``POST {uri}/v1/chat/completions`` carries the token in ``metadata``; ``POST {uri}/v1/cancel`` names it.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import requests
+
+from core.cancellation import Cancelled, Cause, CauseWord, Scope
+from core.clock import alarm_clock
+from core.errors import ProviderNonsense
+from core.provider.abortable import AbortableSocket
+from core.provider.abortable_http import Passenger
+from core.provider.base_url import clean_key, clean_url
+from core.provider.failures import ServerRejected, ServerUnreachable
+from core.provider.http_client import HttpClient
+from core.provider.http_failures import TRANSPORT_ERRORS, body_text, place, safe_excerpt, transport_failure
+from core.provider.model_call import ModelCall
+from core.provider.openai_format import ChatReader, request_body
+from core.provider.provider import Delta, ModelRequest
+from core.provider.provider_http import JsonPost, stream_http
+
+#: Connections kept for cancel requests, apart from those of the model requests, which may all be taken.
+_CANCEL_POOL = 32
+_MAX_CANCEL_BODY = 64 << 10
+_YES = ("cancelled", "already_cancelled")
+
+
+class De2GeneratorProvider:
+    """``uri`` is the gateway's address, without ``/v1``."""
+
+    can_be_asked = True
+
+    def __init__(
+        self, uri: str, api_key: str | None = None, *, pool_size: int = 256, verify: bool | str = True
+    ) -> None:
+        uri = clean_url(uri)
+        key = clean_key(api_key)
+        self._url = f"{uri}/v1/chat/completions"
+        self._cancel_url = f"{uri}/v1/cancel"
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._secrets = (key,) if key else ()
+        self._client = HttpClient(uri, pool_size=pool_size, verify=verify)
+        self._cancel_client = HttpClient(uri, pool_size=_CANCEL_POOL, verify=verify)
+
+    def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
+        """See :class:`core.provider.provider.Provider`."""
+        body = request_body(request)
+        body["metadata"] = {"cancellation_token": call.token}
+        reader = ChatReader(call.scope, self._secrets)
+        post = JsonPost(self._url, self._headers, body, self._secrets)
+        return stream_http(self._client, call, post, reader)
+
+    def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
+        """See :class:`core.provider.provider.Provider`.
+
+        The request has a scope of its own, because the call's is stopped; its deadline is a stop of that
+        scope, so that neither a slow name look-up nor an answer that trickles can outlast it.
+        """
+        scope = Scope.root("cancel request")
+        wire = AbortableSocket()
+
+        def time_out() -> None:
+            scope.cancel(Cause(CauseWord.DEADLINE))
+
+        deadline = alarm_clock.after(timeout_s, time_out)
+        try:
+            with scope.on_cancel(wire.shut):
+                return self._ask(Passenger(wire, scope, scope.checkpoint), call.token, timeout_s)
+        except Cancelled as stop:
+            if stop.scope is not scope:
+                raise
+            raise ServerUnreachable(
+                f"{place(self._cancel_url)} did not answer the cancel request in time", is_retryable=False
+            ) from stop
+        finally:
+            deadline.call_off()
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self._client.close()
+        self._cancel_client.close()
+
+    def _ask(self, passenger: Passenger, token: str, timeout_s: float) -> str:
+        body = json.dumps({"cancellation_token": token}).encode()
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers}
+        limits = (timeout_s, timeout_s)
+        try:
+            with self._cancel_client.post(passenger, self._cancel_url, headers, body, limits) as response:
+                answer = _read(response)
+        except TRANSPORT_ERRORS as error:
+            raise transport_failure(error, self._cancel_url, has_answered=False, has_said=False) from error
+        if not 200 <= response.status_code < 300:
+            words = safe_excerpt(body_text(answer), self._secrets)
+            raise ServerRejected(
+                f"the cancel request was answered {response.status_code}: {words}",
+                response.status_code,
+                is_retryable=False,
+            )
+        return _verdict(answer)
+
+
+def _read(response: requests.Response) -> bytes:
+    answer = b""
+    while len(answer) <= _MAX_CANCEL_BODY and (data := response.raw.read1(65536, decode_content=True)):
+        answer += data
+    return answer
+
+
+def _verdict(answer: bytes) -> str:
+    """The word in the answer. The contract names the words and not the member that carries them."""
+    text = answer.decode("utf-8", "replace")
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    members = ("status", "result", "message")
+    for word in [value.get(name) for name in members] if isinstance(value, dict) else [value]:
+        if isinstance(word, str) and word.strip() in _YES:
+            return word.strip()
+    raise ProviderNonsense(f"the cancel request was answered: {safe_excerpt(text)}")

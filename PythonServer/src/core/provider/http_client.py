@@ -1,0 +1,59 @@
+"""POST requests that obey a stop, on pooled connections.
+
+Built on the adapter of ``requests`` alone: a session would add cookies, redirects, and a look at the
+environment and at ``.netrc`` on every call. A model call may have none of these, and they are 40 % of the
+cost of a small one (425 us with a session, 248 without; loopback).
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import requests
+from requests.utils import get_environ_proxies
+
+from core.provider.abortable_http import AbortableAdapter, Passenger, carrying
+
+#: Seconds for a connection, and for a silence of the server.
+LIMITS_S = (10.0, 600.0)
+
+
+class HttpClient:
+    """The connections to one server. Thread-safe; proxies are read from the environment once, here."""
+
+    def __init__(self, base_url: str, *, pool_size: int, verify: bool | str = True) -> None:
+        self._adapter = AbortableAdapter(pool_connections=4, pool_maxsize=pool_size, max_retries=0)
+        self._proxies: dict[str, str] = dict(get_environ_proxies(base_url))
+        self._verify = verify
+
+    @contextlib.contextmanager
+    def post(
+        self,
+        passenger: Passenger,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        limits_s: tuple[float, float] | None = None,
+    ) -> Iterator[requests.Response]:
+        """Send, wait for the headers, and hand out the answer with its body unread.
+
+        Inside the ``with`` the passenger's wire reaches the connection. Leaving closes the answer, which
+        drops the connection unless the body was read to its end. Raises what ``requests`` raises, and
+        ``Cancelled``.
+        """
+        request = requests.Request("POST", url, headers=dict(headers), data=body).prepare()
+        response: requests.Response | None = None
+        try:
+            with carrying(passenger):
+                response = self._adapter.send(
+                    request, stream=True, timeout=limits_s or LIMITS_S, verify=self._verify, proxies=self._proxies
+                )
+            yield response
+        finally:
+            # This thread is the reader, so close() finds the reader's lock free.
+            if response is not None:
+                response.close()
+            passenger.wire.detach()
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self._adapter.close()

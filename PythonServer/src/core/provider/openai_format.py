@@ -1,0 +1,149 @@
+"""The OpenAI chat-completions wire form: the one place that knows it.
+
+Source: the OpenAI API reference for ``POST /v1/chat/completions`` and what compatible servers make of it
+(vLLM, llama.cpp, Ollama, litellm): ``reasoning_content`` or ``reasoning``, tool calls without an index or
+an id, no ``[DONE]``, a whole reply where a stream was asked for.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from core.cancellation import Scope
+from core.errors import ProviderNonsense
+from core.provider.backoff import RETRYABLE_STATUSES
+from core.provider.failures import ServerRejected, cancelled_by_gateway
+from core.provider.http_failures import error_text, safe_excerpt
+from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, Usage
+from core.provider.surrogates import TextJoiner
+from core.provider.tool_call_pieces import ToolCallPieces, as_dict, as_text
+
+END_MARK = "[DONE]"
+_CANCELLED = 499
+
+
+def request_body(request: ModelRequest) -> dict[str, Any]:
+    """The JSON body, always asking for a stream and for the usage at its end."""
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": request.messages,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        body["tools"] = request.tools
+        if request.must_call:
+            body["tool_choice"] = {"type": "function", "function": {"name": request.must_call}}
+    return body
+
+
+class ChatReader:
+    """Reads one reply, payload by payload, as a stream of chunks or as one whole ``chat.completion``.
+
+    Raises ``ProviderNonsense`` for what is not of this form or says nothing, ``ServerRejected`` for an error
+    object, ``GoalCancelledException`` for an error object with code 499.
+    """
+
+    def __init__(self, scope: Scope, secrets: tuple[str, ...] = ()) -> None:
+        self._scope = scope
+        self._secrets = secrets
+        self._text = TextJoiner()
+        self._reasoning = TextJoiner()
+        self._tool_calls = ToolCallPieces()
+        self._usage: Usage | None = None
+        self._reason: str | None = None
+        self._has_said = False
+        self._has_text = False
+        #: The end mark came: nothing that matters follows.
+        self.has_ended = False
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the reply is complete, though usage or an end mark may follow."""
+        return self.has_ended or self._reason is not None
+
+    def take(self, payload: str) -> Iterator[Delta]:
+        """The deltas in one payload."""
+        if payload.strip() == END_MARK:
+            self.has_ended = True
+            return
+        try:
+            chunk = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise ProviderNonsense("the model server sent something that is not JSON") from error
+        yield from self._chunk(as_dict(chunk, "an answer"))
+
+    def end(self) -> Iterator[Delta]:
+        """The rest, and ``Finish``. To be called once, after the last payload."""
+        if not self.may_end:
+            raise ProviderNonsense("the model's answer ended without its end mark")
+        yield from self._said(Reasoning, self._reasoning.end())
+        yield from self._said(Text, self._text.end())
+        tool_calls = self._tool_calls.complete()
+        if not self._has_text and not tool_calls:
+            raise ProviderNonsense(f"the model answered nothing (finish reason: {self._reason or 'none'})")
+        yield from tool_calls
+        yield Finish(self._reason or ("tool_calls" if tool_calls else "stop"))
+
+    def _chunk(self, chunk: dict[str, Any]) -> Iterator[Delta]:
+        if chunk.get("error"):
+            raise self._failure(chunk["error"])
+        choices = chunk.get("choices") or []
+        if not isinstance(choices, list):
+            raise ProviderNonsense("the model server sent choices that are not a list")
+        if not choices and not chunk.get("usage") and "choices" not in chunk:
+            raise ProviderNonsense("the model server sent an answer without choices")
+        for choice in choices[:1]:
+            yield from self._choice(as_dict(choice, "a choice"))
+        yield from self._counted(chunk.get("usage"))
+
+    def _choice(self, choice: dict[str, Any]) -> Iterator[Delta]:
+        whole = choice.get("message")
+        delta = as_dict(whole or choice.get("delta") or {}, "a delta")
+        thought = as_text(delta.get("reasoning_content")) or as_text(delta.get("reasoning"))
+        yield from self._said(Reasoning, self._reasoning.take(thought))
+        said = as_text(delta.get("content")) + as_text(delta.get("refusal"))
+        yield from self._said(Text, self._text.take(said))
+        self._tool_calls.take(delta.get("tool_calls"), is_whole=whole is not None)
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            self._reason = str(reason)
+        elif whole is not None:
+            self.has_ended = True
+
+    def _said(self, kind: type[Text] | type[Reasoning], text: str) -> Iterator[Delta]:
+        if text:
+            self._has_said = True
+            self._has_text = self._has_text or kind is Text
+            yield kind(text)
+
+    def _counted(self, usage: Any) -> Iterator[Delta]:
+        if not isinstance(usage, dict):
+            return
+        counted = Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")))
+        if counted != self._usage and counted != Usage(None, None):
+            self._usage = counted
+            yield counted
+
+    def _failure(self, error: Any) -> BaseException:
+        code = error_status(error)
+        if code == _CANCELLED:
+            return cancelled_by_gateway(self._scope)
+        detail = safe_excerpt(error_text(error), self._secrets)
+        return ServerRejected(
+            f"the model server broke the answer off: {detail}",
+            code or 502,
+            is_retryable=not self._has_said and code in RETRYABLE_STATUSES,
+        )
+
+
+def error_status(error: Any) -> int | None:
+    """The HTTP-like code in an ``error`` object, if it has one."""
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isascii() and code.isdigit():
+        code = int(code[:4])
+    return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,158 @@
+"""Reading what is committed, in the form in which the API shows it."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, select
+
+from core.clock import iso
+from core.errors import NotFound
+from core.events import Event, EventType
+from core.session.access import Caller, owned_by
+from core.session.run_state import OPEN, TERMINAL
+from core.store.feed import StoredEvent
+from core.store.tables import events, messages, runs, turns
+
+
+def run_view(run: RowMapping) -> dict[str, Any]:
+    """A run as ``GET /v1/runs/{id}`` shows it."""
+    return {
+        "run_id": run["id"],
+        "session_id": run["session_id"],
+        "turn_id": run["turn_id"],
+        "state": run["state"],
+        "interactive": bool(run["interactive"]),
+        "agent": run["options"]["agent"],
+        "metadata": run["options"]["metadata"],
+        "created_at": iso(run["created_at"]),
+        "ended_at": iso(run["ended_at"]) if run["ended_at"] is not None else None,
+    }
+
+
+def list_runs(
+    connection: Connection, caller: Caller, session_id: str | None, state: str | None, cursor: str | None, limit: int
+) -> dict[str, Any]:  # fmt: skip
+    """A page of the caller's runs, newest first; ``next_cursor`` is null on the last page."""
+    query = select(runs).where(owned_by(caller))
+    if session_id is not None:
+        query = query.where(runs.c.session_id == session_id)
+    if state is not None:
+        query = query.where(runs.c.state == state)
+    if cursor is not None:
+        query = query.where(runs.c.id < cursor)
+    rows = connection.execute(query.order_by(runs.c.id.desc()).limit(limit + 1)).mappings().all()
+    page = rows[:limit]
+    return {"runs": [run_view(row) for row in page], "next_cursor": page[-1]["id"] if len(rows) > limit else None}
+
+
+def newest_open_run(connection: Connection, caller: Caller) -> RowMapping | None:
+    """The run with the caller's newest turn that is not over; of the one session, if the caller is tied to it."""
+    query = (
+        select(runs)
+        .join(turns, turns.c.id == runs.c.turn_id)
+        .where(owned_by(caller), runs.c.state.in_(OPEN))
+        .order_by(turns.c.created_at.desc(), turns.c.id.desc())
+        .limit(1)
+    )
+    return connection.execute(query).mappings().first()
+
+
+def live_run_of_session(connection: Connection, session_id: str) -> RowMapping | None:
+    """The live run of a session, parked or not."""
+    query = select(runs).where(runs.c.session_id == session_id, runs.c.state.not_in(TERMINAL))
+    return connection.execute(query).mappings().first()
+
+
+# -- the log ---------------------------------------------------------------------------------
+
+
+def events_after(connection: Connection, run_id: str, after: int, limit: int) -> list[StoredEvent]:
+    """The committed events behind ``after``, at most ``limit``."""
+    query = select(events).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq).limit(limit)
+    return [_stored(row) for row in connection.execute(query).mappings()]
+
+
+def _stored(row: RowMapping) -> StoredEvent:
+    event = Event(
+        row["run_id"], EventType(row["type"]), {}, row["turn_id"], row["goal_id"], row["call_id"],
+        row["at"], row["seq"],
+    )  # fmt: skip
+    return StoredEvent.of(event, row["data"])
+
+
+# -- the plan --------------------------------------------------------------------------------
+
+
+def plan_view(connection: Connection, run: RowMapping, turn_id: str | None) -> dict[str, Any]:
+    """The plan of a turn with the committed state of each goal; ``goals`` is empty before there is one."""
+    wanted = turn_id or run["turn_id"]
+    turn = connection.execute(
+        select(turns).where(turns.c.run_id == run["id"], turns.c.id == wanted)
+    ).mappings().first()  # fmt: skip
+    if turn is None:
+        raise NotFound("the run has no such turn")
+    data = read_plan(connection, turn)
+    return {"run_id": run["id"], "turn_id": turn["id"], "goals": data["goals"], "note": data["note"]}
+
+
+def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
+    """The newest published plan of a turn, brought up to date by the goals' events."""
+    if turn["plan_seq"] is None:
+        return {"goals": [], "note": None}
+    at = and_(events.c.run_id == turn["run_id"], events.c.seq == turn["plan_seq"])
+    data: dict[str, Any] = json.loads(connection.execute(select(events.c.data).where(at)).scalar_one())
+    goals: dict[str, dict[str, Any]] = {}
+    waiting = list(data["goals"])
+    while waiting:
+        goal = waiting.pop()
+        goal.setdefault("result", None)
+        goals[goal["id"]] = goal
+        waiting.extend(goal["goals"])
+    query = select(events.c.goal_id, events.c.at, events.c.data).where(
+        events.c.run_id == turn["run_id"], events.c.turn_id == turn["id"], events.c.type == EventType.GOAL_STATUS
+    )
+    for row in connection.execute(query.order_by(events.c.seq)).mappings():
+        _apply_status(goals[row["goal_id"]], json.loads(row["data"]), row["at"])
+    return data
+
+
+def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> None:
+    is_final = change["status"] in ("COMPLETED", "FAILED", "CANCELLED")
+    goal |= {"status": change["status"], "cause": change.get("cause"), "error": change.get("error")}
+    goal["result"] = change.get("result")
+    if is_final:
+        goal["ended_at"] = iso(at)
+    else:
+        goal["started_at"] = iso(at)
+
+
+# -- receipts and inbox ----------------------------------------------------------------------
+
+
+def receipts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    """The final receipts of the run's stopped turns, oldest first."""
+    query = select(events.c.turn_id, events.c.at, events.c.data).where(
+        events.c.run_id == run_id, events.c.type == EventType.TURN_CANCELLED
+    )
+    found = []
+    for row in connection.execute(query.order_by(events.c.seq)).mappings():
+        data = json.loads(row["data"])
+        found.append(
+            {
+                "turn_id": row["turn_id"], "at": iso(row["at"]), "cause": data["cause"], "reason": data["reason"],
+                "receipt": data["receipt"],
+            }
+        )  # fmt: skip
+    return found
+
+
+def inbox(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    """The messages that wait, in the order in which they will be delivered; ``held`` since a stop."""
+    query = select(messages).where(messages.c.run_id == run_id, messages.c.state.in_(("queued", "held")))
+    return [
+        {
+            "message_id": row["id"], "text": row["text"], "held": row["state"] == "held",
+            "created_at": iso(row["created_at"]),
+        }
+        for row in connection.execute(query.order_by(messages.c.number)).mappings()
+    ]  # fmt: skip

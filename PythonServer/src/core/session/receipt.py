@@ -1,0 +1,67 @@
+"""The receipt: what a stop found, and what became of each item."""
+
+import time
+from typing import Any
+
+from core.call import Call, CallBook, CallKind, Outcome
+from core.plan.goal import Goal
+from core.plan.goal_status import GoalStatus
+from core.plan.plan import Plan
+
+_GOAL_OUTCOME = {
+    GoalStatus.CANCELLED: (Outcome.CANCELLED, "stopped"),
+    GoalStatus.COMPLETED: (Outcome.ALREADY_DONE, "it had finished"),
+    GoalStatus.FAILED: (Outcome.FAILED, "it failed"),
+}
+
+
+class Stock:
+    """What runs, and what waits to run, at the moment of a stop. Taken once, before anything is woken."""
+
+    def __init__(self, calls: CallBook, plan: Plan | None) -> None:
+        #: ``time.monotonic()`` of the stop.
+        self.taken_at = time.monotonic()
+        self._calls: list[Call] = calls.snapshot()
+        self._running: list[Goal] = []
+        self._unstarted: list[Goal] = []
+        #: Ids of goals whose thread was abandoned.
+        self.abandoned: set[str] = set()
+        for goal in plan.walk() if plan is not None else ():
+            if goal.status is GoalStatus.IN_PROGRESS:
+                self._running.append(goal)
+            elif goal.status is GoalStatus.NOT_STARTED and not goal.children:
+                self._unstarted.append(goal)
+
+    def so_far(self) -> list[dict[str, Any]]:
+        """The items whose outcome is known already; the others follow in the final receipt."""
+        known = [call.item(self.taken_at) for call in self._calls if call.outcome is not None]
+        return [*known, *(_goal_item(goal, Outcome.NOT_STARTED, "never began", 0) for goal in self._unstarted)]
+
+    def final(self) -> list[dict[str, Any]]:
+        """Every item, at the turn's end."""
+        for call in self._calls:
+            call.settle(Outcome.ABORTED, "ended by the stop")
+        items = [call.item(self.taken_at) for call in self._calls]
+        items += [self._final_goal(goal) for goal in self._running]
+        return [*items, *(_goal_item(goal, Outcome.NOT_STARTED, "never began", 0) for goal in self._unstarted)]
+
+    def abandon(self, goal: Goal) -> None:
+        """The goal's thread did not end in time."""
+        self.abandoned.add(goal.id)
+        for call in self._calls:
+            if call.goal_id == goal.id and not call.ended.is_set():
+                call.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
+
+    def _final_goal(self, goal: Goal) -> dict[str, Any]:
+        took_ms = max(0, round((time.monotonic() - self.taken_at) * 1000))
+        if goal.id in self.abandoned:
+            return _goal_item(goal, Outcome.ABANDONED, "did not end in time; its late result is dropped", took_ms)
+        outcome, how = _GOAL_OUTCOME.get(goal.status, (Outcome.CANCELLED, "stopped"))
+        item = _goal_item(goal, outcome, how, took_ms)
+        return item | ({"detail": goal.error} if goal.error else {})
+
+
+def _goal_item(goal: Goal, outcome: Outcome, how: str, took_ms: int) -> dict[str, Any]:
+    return {
+        "kind": CallKind.GOAL, "id": goal.id, "goal_id": goal.id, "outcome": outcome, "how": how, "took_ms": took_ms
+    }  # fmt: skip

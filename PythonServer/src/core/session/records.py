@@ -1,0 +1,74 @@
+"""What the session layer hands up and down: plain values, no behaviour."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.cancellation import Cause, CauseWord
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A validated request to start a run."""
+
+    input: str
+    session_id: str
+    interactive: bool = True
+    agent: str = "default"
+    #: ``auto`` or ``none``.
+    planning: str = "auto"
+    #: A handed-in plan (``PlanSpec`` as plain JSON) for the first turn.
+    plan: dict[str, Any] | None = None
+    #: Limit of each turn.
+    deadline_ms: int | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    body_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """A turn that was accepted and is to be run."""
+
+    run_id: str
+    session_id: str
+    turn_id: str
+    input: str
+    interactive: bool
+    options: dict[str, Any]
+    spec: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """An accepted wish to stop."""
+
+    cause: Cause
+    #: Whether the run ends with it (terminate), or only the turn.
+    ends_run: bool = False
+    #: What becomes of queued messages: ``keep``, ``return`` or ``drop``.
+    inbox: str = "keep"
+
+    def to_json(self) -> dict[str, Any]:
+        """For the turn's row."""
+        return {"cause": self.cause.word, "reason": self.cause.reason, "ends_run": self.ends_run}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "StopOrder":
+        """From the turn's row."""
+        return StopOrder(Cause(CauseWord(data["cause"]), data["reason"]), data["ends_run"])
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """How a turn ended, as the code that ran it knows."""
+
+    #: ``completed``, ``cancelled`` or ``failed``.
+    state: str
+    #: What the turn adds to the session's history after the user's message.
+    messages: list[dict[str, Any]]
+    #: The stop that ended it, for ``cancelled``.
+    order: StopOrder | None = None
+    receipt: list[dict[str, Any]] | None = None
+    error: str | None = None
+    #: The plan with its final statuses.
+    plan: dict[str, Any] | None = None

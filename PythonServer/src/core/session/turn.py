@@ -1,0 +1,219 @@
+"""A running turn: its scope, its plan, its open calls, and the stop that ended it, if one did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any
+
+from core.base.InputOutput import set_stopped
+from core.call import CallBook
+from core.cancellation import Cause, Level, Scope, Verdict
+from core.events import Event, EventType
+from core.gates import pause_at
+from core.plan.goal import Goal
+from core.plan.goal_status import GoalStatus
+from core.plan.plan import Plan
+from core.plan.plan_spec import GoalSpec, PlanSpec
+from core.plan.scheduler import Workers
+from core.session.receipt import Stock
+from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.transcript import assistant_message
+from core.store.writer import Writer
+
+Resting = Callable[[Scope], AbstractContextManager[None]]
+
+
+class Turn:
+    """One turn while it runs in this process. It is forgotten when its end is recorded."""
+
+    def __init__(
+        self, start: TurnStart, run_scope: Scope, writer: Writer, resting: Resting, cancel_timeout_s: float
+    ) -> None:
+        self.start = start
+        self.run_scope = run_scope
+        self.scope = run_scope.open(Level.TURN, start.turn_id)
+        self.calls = CallBook()
+        self.plan: Plan | None = None
+        self._is_plan_shown = False
+        #: The recorded end and the turn that follows at once; set when that is durable.
+        self.ended: Future[TurnOutcome] = Future()
+        self._writer = writer
+        self._resting = resting
+        self._cancel_timeout_s = cancel_timeout_s
+        # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
+        self._orders: list[StopOrder] = []
+        self._stock: Stock | None = None
+        self._reached = threading.Event()
+        self._receipt_so_far: list[dict[str, Any]] = []
+        if not self.scope.is_stopped:
+            # First abort of the scope, so it runs before any call is woken and could leave the books.
+            self.scope.add_abort(self._take_stock)
+
+    # -- what agents and goals use -----------------------------------------------------------
+
+    def emit(
+        self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
+    ) -> None:
+        """Append an event to this turn; dropped by the writer once the turn has ended."""
+        self._writer.emit(Event(self.start.run_id, event_type, data, self.start.turn_id, goal_id, call_id))
+
+    def rest(self, scope: Scope, seconds: float) -> None:
+        """Wait on the scope, without holding a place among the running calls."""
+        with self._resting(scope):
+            scope.sleep(seconds)
+
+    def say(self, goal: Goal, text: str) -> None:
+        """Text of a goal. Raises ``Cancelled`` if the goal is final: the fence for a thread that was abandoned."""
+        assert self.plan is not None
+        with self.plan.lock:
+            if not goal.is_final:
+                goal.text.append(text)
+                self.emit(EventType.TEXT, {"text": text}, goal.id)
+                return
+        (goal.scope or self.scope).checkpoint()
+        raise AssertionError(f"{goal} is final and was not stopped")
+
+    # -- the plan ----------------------------------------------------------------------------
+
+    def make_plan(self, workers: Workers, work: Callable[[Goal], str | None], is_shown: bool = True) -> Plan:
+        """An empty plan, from now on the one of this turn. One that is not shown is work on the plan to come."""
+        note = self._note_goal if is_shown else None
+        self.plan = Plan(self.scope, workers, work, note, self._note_abandoned)
+        self._is_plan_shown = is_shown
+        return self.plan
+
+    def fill_plan(self, spec: PlanSpec, agent_of: Callable[[str | None], Any], remark: str | None = None) -> None:
+        """Put the goals of a checked spec into the plan, and publish it."""
+        plan = self.plan
+        assert plan is not None
+        goals: dict[str, Goal] = {}
+        waiting: list[tuple[GoalSpec, Goal]] = [(each, plan.plan_goal) for each in reversed(spec.goals)]
+        order: list[tuple[GoalSpec, Goal]] = []
+        while waiting:
+            each, parent = waiting.pop()
+            goal = Goal(plan, each.id, each.title or each.id, each.prompt, parent, agent_of(each.agent))
+            goals[each.id] = goal
+            order.append((each, goal))
+            waiting.extend((child, goal) for child in reversed(each.goals))
+        for each, goal in order:
+            for name in dict.fromkeys(each.depends_on):
+                goal.depend_on(goals[name])
+        plan.remark = remark
+        self.publish_plan()
+
+    def publish_plan(self) -> None:
+        """Tell the readers how the plan stands."""
+        event = Event(self.start.run_id, EventType.PLAN_UPDATED, self.plan_data(), self.start.turn_id)
+        self._writer.transact(lambda tx: tx.emit(event, mark="plan_seq"))
+
+    def plan_data(self) -> dict[str, Any]:
+        """The whole plan as an event shows it."""
+        assert self.plan is not None
+        with self.plan.lock:
+            return {"goals": self.plan.tree(), "note": self.plan.remark}
+
+    def _note_goal(self, goal: Goal) -> None:
+        data: dict[str, Any] = {"status": goal.status}
+        if goal.cause is not None:
+            data["cause"] = goal.cause.word
+        if goal.error is not None:
+            data["error"] = goal.error
+        if goal.result is not None:
+            data["result"] = goal.result
+        self.emit(EventType.GOAL_STATUS, data, goal.id)
+
+    def _note_abandoned(self, goal: Goal) -> None:
+        if self._stock is not None:
+            self._stock.abandon(goal)
+
+    # -- the stop --------------------------------------------------------------------------------
+
+    def stop(self, order: StopOrder) -> Verdict:
+        """Close the scope and reach everything that runs, at once and bounded. OVER if the turn had finished.
+
+        Whoever joins waits until the first one has reached everything, so that all see the same receipt.
+        """
+        self._orders.append(order)
+        verdict = self.scope.cancel(order.cause)
+        if order.ends_run:
+            self.run_scope.cancel(order.cause)
+        pause_at("turn.scope_closed")
+        if verdict is Verdict.FIRST:
+            try:
+                if self.plan is not None:
+                    self.plan.cancel_llm_requests(self._cancel_timeout_s)
+            finally:
+                set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
+                self._set_receipt()
+        elif verdict is Verdict.JOINED and not self._reached.wait(self._cancel_timeout_s * 2):
+            self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
+        return verdict
+
+    def _set_receipt(self) -> None:
+        stock = self._stock
+        if stock is not None and not self._reached.is_set():
+            self._receipt_so_far = stock.so_far()
+        self._reached.set()
+
+    @property
+    def receipt_so_far(self) -> list[dict[str, Any]]:
+        """What was known when everything had been reached: the same for all who ask."""
+        return self._receipt_so_far
+
+    def _take_stock(self) -> None:
+        plan = self.plan
+        if plan is None:
+            self._stock = Stock(self.calls, None)
+        else:
+            with plan.lock:
+                self._stock = Stock(self.calls, plan)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def finish(self, error: BaseException | str | None) -> TurnOutcome:
+        """Decide how the turn ended. From here on no stop can reach it; one that came first is its end."""
+        pause_at("turn.before_finish")
+        cause = self.scope.finish()
+        self.run_scope.finish()
+        plan = self.plan_data() if self._is_plan_shown and self.plan and self.plan.plan_goal.children else None
+        if cause is not None:
+            return self._stopped(cause, plan, None if error is None else str(error))
+        message = str(error) if error is not None else self._failure()
+        state = "completed" if message is None else "failed"
+        return TurnOutcome(state, [assistant_message(self.plan, state, None)], error=message, plan=plan)
+
+    def _stopped(self, cause: Cause, plan: dict[str, Any] | None, error: str | None) -> TurnOutcome:
+        order = self._order_of(cause)
+        if order is not None:
+            self._reached.wait(self._cancel_timeout_s * 2)  # so that the asked calls have their outcome
+        if self._stock is None:
+            self._take_stock()
+        stock = self._stock
+        return TurnOutcome(
+            "cancelled",
+            [assistant_message(self.plan, "cancelled", cause.word)],
+            order=order or StopOrder(cause),
+            receipt=stock.final() if stock is not None else [],
+            error=error,
+            plan=plan,
+        )
+
+    def _order_of(self, cause: Cause) -> StopOrder | None:
+        orders = list(self._orders)
+        first = next((order for order in orders if order.cause is cause), None)
+        if first is not None and any(order.ends_run for order in orders):
+            return StopOrder(cause, ends_run=True, inbox=first.inbox)
+        return first
+
+    def _failure(self) -> str | None:
+        """Why the turn failed: no goal completed. None if one did."""
+        leaves = [] if self.plan is None else self.plan.leaves()
+        if any(goal.status is GoalStatus.COMPLETED for goal in leaves):
+            return None
+        errors = [goal.error for goal in leaves if goal.error]
+        return errors[0] if errors else "no goal was completed"
+
+

@@ -1,0 +1,210 @@
+"""The moves of the state machine, each one decision inside a transaction of the one writer.
+
+Every function takes the transaction first. It reads what is committed, decides, writes rows and events together,
+and raises a ``ServerError`` to undo all of it. Nothing else changes the state of a run.
+"""
+
+import time
+from typing import Any
+
+from sqlalchemy import RowMapping, func, insert, select, update
+
+from core.cancellation import CauseWord
+from core.errors import NotInteractive, RunIsOver, TurnIsOver
+from core.events import Event, EventType
+from core.ids import new_id
+from core.session.inbox import hand_back, hold, settle_message, take_next
+from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.run_state import OPEN, TERMINAL, RunState, may_move
+from core.store.tables import runs, turns
+from core.store.writer import Transaction
+
+_TURN_END = {
+    "completed": EventType.TURN_COMPLETED,
+    "cancelled": EventType.TURN_CANCELLED,
+    "failed": EventType.TURN_FAILED,
+}
+_RUN_END = {
+    RunState.COMPLETED: EventType.RUN_COMPLETED,
+    RunState.CANCELLED: EventType.RUN_CANCELLED,
+    RunState.FAILED: EventType.RUN_FAILED,
+}
+
+
+def read_run(tx: Transaction, run_id: str) -> RowMapping:
+    """The run's row, locked where the database can lock rows."""
+    query = select(runs).where(runs.c.id == run_id).with_for_update()
+    return tx.connection.execute(query).mappings().one()
+
+
+def read_turn(tx: Transaction, turn_id: str) -> RowMapping:
+    """The turn's row."""
+    return tx.connection.execute(select(turns).where(turns.c.id == turn_id)).mappings().one()
+
+
+def move_run(tx: Transaction, run: RowMapping, state: RunState, **columns: Any) -> None:
+    """Change the state of a run, by the table."""
+    if not may_move(run["state"], state):
+        raise AssertionError(f"no move from {run['state']} to {state}")
+    if state in TERMINAL:
+        columns["ended_at"] = time.time()
+    tx.connection.execute(update(runs).where(runs.c.id == run["id"]).values(state=state, **columns))
+
+
+# -- a turn begins -----------------------------------------------------------------------
+
+
+def open_turn(
+    tx: Transaction, run: RowMapping | dict[str, Any], text: str,
+    spec: dict[str, Any] | None = None, message_id: str | None = None,
+) -> TurnStart:  # fmt: skip
+    """Record an accepted message as a turn. The caller moves the run to ``queued`` with this turn's id."""
+    number = tx.connection.execute(
+        select(func.coalesce(func.max(turns.c.number), 0) + 1).where(turns.c.session_id == run["session_id"])
+    ).scalar_one()
+    turn_id = new_id("t")
+    tx.connection.execute(
+        insert(turns).values(
+            id=turn_id, run_id=run["id"], session_id=run["session_id"], number=number, state="open",
+            input=text, spec=spec, created_at=time.time(),
+        )
+    )  # fmt: skip
+    data = {"input": text, "number": number} | ({"message_id": message_id} if message_id else {})
+    tx.emit(Event(run["id"], EventType.TURN_STARTED, data, turn_id))
+    tx.open_turns[run["id"]] = turn_id
+    return TurnStart(
+        run["id"], run["session_id"], turn_id, text, bool(run["interactive"]), run["options"], spec
+    )
+
+
+def begin_turn(tx: Transaction, run_id: str) -> StopOrder | None:
+    """The engine starts to work on the open turn. A stop that came first is returned, and stays the turn's stop."""
+    run = read_run(tx, run_id)
+    if run["state"] == RunState.STOPPING:
+        return StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
+    move_run(tx, run, RunState.RUNNING)
+    return None
+
+
+# -- a stop ----------------------------------------------------------------------------------
+
+
+def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
+    """Record a stop of ``turn_id``. False if there is nothing to stop: the run is parked, or that turn has ended.
+
+    A second stop joins the first and records nothing, except that a terminate turns a turn-stop into a run's end.
+    """
+    run = read_run(tx, run_id)
+    if run["state"] in TERMINAL:
+        raise RunIsOver()
+    if run["state"] not in OPEN:
+        if order.ends_run:
+            _end_run(tx, run, RunState.CANCELLED, order)
+        return False
+    if run["turn_id"] != turn_id:
+        raise TurnIsOver()
+    if not run["interactive"] and not order.ends_run:
+        raise NotInteractive()
+    if run["state"] == RunState.STOPPING:
+        _join_stop(tx, run, order)
+    else:
+        _record_stop(tx, run, order)
+    return True
+
+
+def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
+    move_run(tx, run, RunState.STOPPING)
+    tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=order.to_json()))
+    tx.emit(Event(run["id"], EventType.STOP_REQUESTED, order.to_json(), run["turn_id"]))
+    hold(tx, run, order.inbox)
+
+
+def _join_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
+    first = StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
+    if order.ends_run and not first.ends_run:
+        widened = StopOrder(first.cause, ends_run=True)
+        tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=widened.to_json()))
+
+
+# -- a turn ends -----------------------------------------------------------------------------
+
+
+def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -> tuple[TurnOutcome, TurnStart | None]:
+    """Write the terminal event of the turn and what follows from it: the next turn, parking, or the run's end.
+
+    A recorded stop wins over ``outcome.state``. Returns the outcome as recorded and the next turn, if a message waits.
+    """
+    run = read_run(tx, run_id)
+    if run["turn_id"] != turn_id or run["state"] not in OPEN:
+        raise TurnIsOver()  # somebody settled it: a late result is not written
+    order = outcome.order
+    if run["state"] == RunState.STOPPING:
+        order = StopOrder.from_json(read_turn(tx, turn_id)["stop"])
+    elif order is not None:
+        _record_stop(tx, run, order)
+    state = "cancelled" if order is not None else outcome.state
+    run = read_run(tx, run_id)
+    if outcome.plan is not None:
+        tx.emit(Event(run_id, EventType.PLAN_UPDATED, outcome.plan, turn_id), mark="plan_seq")
+    end = Event(run_id, _TURN_END[state], _end_data(outcome, order), turn_id)
+    tx.emit(end, mark="end_seq")
+    tx.connection.execute(
+        update(turns).where(turns.c.id == turn_id).values(state=state, ended_at=time.time())
+    )
+    tx.open_turns[run_id] = None
+    recorded = TurnOutcome(state, outcome.messages, order, outcome.receipt, outcome.error)
+    return recorded, _go_on(tx, run, recorded)
+
+
+def _end_data(outcome: TurnOutcome, order: StopOrder | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"messages": outcome.messages}
+    if order is not None:
+        data |= {"cause": order.cause.word, "reason": order.cause.reason, "receipt": outcome.receipt or []}
+    if outcome.error is not None:
+        data["error"] = outcome.error
+    return data
+
+
+def _go_on(tx: Transaction, run: RowMapping, outcome: TurnOutcome) -> TurnStart | None:
+    order = outcome.order
+    if order is not None and order.ends_run:
+        _end_run(tx, run, RunState.CANCELLED, order)
+    elif not run["interactive"]:
+        lost = order is not None and order.cause.word in (CauseWord.SERVER_LOST, CauseWord.SHUTDOWN)
+        state = RunState.FAILED if lost else RunState(outcome.state)
+        _end_run(tx, run, state, order, outcome.error)
+    else:
+        is_shutdown = order is not None and order.cause.word is CauseWord.SHUTDOWN
+        message = None if is_shutdown else take_next(tx, run)  # else it waits on disk for the next server
+        if message is not None:
+            return _deliver(tx, run, message)
+        move_run(tx, run, RunState.AWAITING_INPUT)
+        tx.emit(Event(run["id"], EventType.AWAITING_INPUT))  # of the run: nothing of a turn follows its end
+    return None
+
+
+def _deliver(tx: Transaction, run: RowMapping, message: RowMapping) -> TurnStart:
+    """Start the next turn with a message that waited."""
+    start = open_turn(tx, run, message["text"], message_id=message["id"])
+    move_run(tx, run, RunState.QUEUED, turn_id=start.turn_id)
+    mark_delivered(tx, run["id"], message["id"], start.turn_id)
+    return start
+
+
+def mark_delivered(tx: Transaction, run_id: str, message_id: str, turn_id: str) -> None:
+    """The message has its fate: it started this turn."""
+    settle_message(tx, message_id, "delivered", turn_id)
+    tx.emit(Event(run_id, EventType.MESSAGE_DELIVERED, {"message_id": message_id, "position": 0}, turn_id))
+
+
+def _end_run(
+    tx: Transaction, run: RowMapping, state: RunState, order: StopOrder | None, error: str | None = None
+) -> None:
+    hand_back(tx, run, None)
+    move_run(tx, run, state)
+    data: dict[str, Any] = {}
+    if order is not None:
+        data |= {"cause": order.cause.word, "reason": order.cause.reason}
+    if error is not None:
+        data["error"] = error
+    tx.emit(Event(run["id"], _RUN_END[state], data))

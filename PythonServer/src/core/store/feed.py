@@ -1,0 +1,175 @@
+"""Committed events on their way to readers: one shared log a run, however many read it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from itertools import islice
+from typing import Any, Final
+
+from core.clock import iso
+from core.events import RUN_ENDS, Event, EventType
+
+#: Events a feed keeps for its readers. One that falls further behind is told to resync.
+FEED_LENGTH: Final = 10_000
+
+#: Seconds for which a reader collects after it was woken: a thread woken for each event is what breaks at 1,000.
+GATHER_S: Final = 0.02
+
+
+class StoredEvent:
+    """One committed event. ``json`` is the whole ``data:`` of its frame; ``frame`` is for the HTTP edge to keep."""
+
+    __slots__ = ("frame", "json", "run_id", "seq", "turn_id", "type")
+
+    def __init__(self, seq: int, event_type: str, run_id: str, turn_id: str | None, text: str) -> None:
+        self.seq = seq
+        self.type = event_type
+        self.run_id = run_id
+        self.turn_id = turn_id
+        self.json = text
+        self.frame: bytes | None = None
+
+    @staticmethod
+    def of(event: Event, data: str) -> StoredEvent:
+        """From an event and its ``data`` as JSON text."""
+        head: dict[str, Any] = {
+            "seq": event.seq, "type": event.type, "at": iso(event.at), "run_id": event.run_id
+        }  # fmt: skip
+        for name in ("turn_id", "goal_id", "call_id"):
+            value = getattr(event, name)
+            if value is not None:
+                head[name] = value
+        text = json.dumps(head, separators=(",", ":"))
+        if data != "{}":
+            text = f"{text[:-1]},{data[1:]}"
+        return StoredEvent(event.seq, event.type, event.run_id, event.turn_id, text)
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether nothing follows it."""
+        return self.type in RUN_ENDS
+
+    @property
+    def parks_run(self) -> bool:
+        """Whether the run waits or is over after it."""
+        return self.type == EventType.AWAITING_INPUT or self.ends_run
+
+
+class Feed:
+    """The newest events of one run, and the readers that wait for more."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.readers: set[Reader] = set()
+        self._events: deque[StoredEvent] = deque(maxlen=FEED_LENGTH)
+        self._grown = threading.Condition()
+
+    def append(self, new: list[StoredEvent]) -> None:
+        """Called by the writer, in order."""
+        with self._grown:
+            self._events.extend(new)
+            self._grown.notify_all()
+
+    def wake(self) -> None:
+        """Let readers look at whether they should end."""
+        with self._grown:
+            self._grown.notify_all()
+
+    def read(self, after: int, reader: Reader, timeout_s: float) -> list[StoredEvent] | None:
+        """The events behind ``after``; [] after ``timeout_s`` or when the reader was ended; None if some were lost."""
+        with self._grown:
+            self._grown.wait_for(lambda: reader.is_ended or self._has_after(after), timeout_s)
+            if not self._has_after(after):
+                return []
+            # Sequence numbers have no gaps, so the place is arithmetic.
+            start = after + 1 - self._events[0].seq
+            return None if start < 0 else list(islice(self._events, start, None))
+
+    def _has_after(self, after: int) -> bool:
+        return bool(self._events) and self._events[-1].seq > after
+
+
+class FeedHub:
+    """The feeds that have readers. A run that nobody reads costs nothing here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._feeds: dict[str, Feed] = {}
+        self._is_closed = False
+
+    def publish(self, new: list[StoredEvent]) -> None:
+        """Hand committed events, in order, to the feeds of their runs."""
+        by_run: dict[str, list[StoredEvent]] = {}
+        with self._lock:
+            for event in new:
+                if event.run_id in self._feeds:
+                    by_run.setdefault(event.run_id, []).append(event)
+            feeds = [(self._feeds[run_id], batch) for run_id, batch in by_run.items()]
+        for feed, batch in feeds:
+            feed.append(batch)
+
+    def join(self, run_id: str) -> Reader:
+        """A reader of the run's events from now on. Close it."""
+        with self._lock:
+            feed = self._feeds.setdefault(run_id, Feed(run_id))
+            reader = Reader(self, feed)
+            feed.readers.add(reader)
+            is_closed = self._is_closed
+        if is_closed:
+            reader.end()
+        return reader
+
+    def leave(self, reader: Reader, feed: Feed) -> None:
+        with self._lock:
+            feed.readers.discard(reader)
+            if not feed.readers:
+                self._feeds.pop(feed.run_id, None)
+
+    def count_readers(self) -> int:
+        """How many readers there are now."""
+        with self._lock:
+            return sum(len(feed.readers) for feed in self._feeds.values())
+
+    def close(self) -> None:
+        """End every reader, now and from now on: the server is going down."""
+        with self._lock:
+            self._is_closed = True
+            readers = [reader for feed in self._feeds.values() for reader in feed.readers]
+        for reader in readers:
+            reader.end()
+
+
+class Reader:
+    """One reader's place in a feed."""
+
+    def __init__(self, hub: FeedHub, feed: Feed) -> None:
+        self._hub = hub
+        self._feed = feed
+        self._woken_at = 0.0
+        self._ended = threading.Event()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the client has gone, or the server is going."""
+        return self._ended.is_set()
+
+    def read(self, after: int, timeout_s: float) -> list[StoredEvent] | None:
+        """See :meth:`Feed.read`. At once after a pause, and then at most every 20 ms, with all that came."""
+        pause = self._woken_at + GATHER_S - time.monotonic()
+        if pause > 0:
+            self._ended.wait(pause)
+        batch = self._feed.read(after, self, timeout_s)
+        self._woken_at = time.monotonic()
+        return batch
+
+    def end(self) -> None:
+        """Wake the reader and let it end."""
+        self._ended.set()
+        self._feed.wake()
+
+    def close(self) -> None:
+        """Leave the feed."""
+        self._hub.leave(self, self._feed)

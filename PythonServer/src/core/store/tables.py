@@ -1,0 +1,125 @@
+"""The tables. The log is the truth about what happened; the rows beside it say what may happen next."""
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata: Final = MetaData()
+
+sessions: Final = Table(
+    "sessions",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("tenant", String(255), nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+runs: Final = Table(
+    "runs",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("session_id", ForeignKey("sessions.id"), nullable=False),
+    Column("tenant", String(255), nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("interactive", Boolean, nullable=False),
+    Column("state", String(20), nullable=False),
+    #: The open turn, or the last one.
+    Column("turn_id", String(40)),
+    #: {agent, planning, deadline_ms, metadata} as asked for at the start.
+    Column("options", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Index("ix_runs_owner", "tenant", "owner", "id"),
+    # One live run a session, whoever races.
+    Index(
+        "ux_runs_live_session",
+        "session_id",
+        unique=True,
+        sqlite_where=text("state NOT IN ('completed', 'cancelled', 'failed')"),
+        postgresql_where=text("state NOT IN ('completed', 'cancelled', 'failed')"),
+    ),
+)
+
+turns: Final = Table(
+    "turns",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("session_id", String(128), nullable=False),
+    #: Position in the session, from 1.
+    Column("number", Integer, nullable=False),
+    #: ``open``, or how it ended: ``completed``, ``cancelled``, ``failed``.
+    Column("state", String(20), nullable=False),
+    Column("input", Text, nullable=False),
+    #: The plan that was handed in, or None.
+    Column("spec", JSON),
+    #: The accepted stop: {cause, reason, ends_run}, or None.
+    Column("stop", JSON),
+    #: Where in the log its newest ``plan_updated`` and its terminal event are.
+    Column("plan_seq", Integer),
+    Column("end_seq", Integer),
+    Column("created_at", Float, nullable=False),
+    Column("ended_at", Float),
+    UniqueConstraint("session_id", "number"),
+    Index("ix_turns_run", "run_id"),
+)
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("run_id", String(40), primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("type", String(40), nullable=False),
+    #: Seconds since the epoch.
+    Column("at", Float, nullable=False),
+    Column("turn_id", String(40)),
+    Column("goal_id", String(128)),
+    Column("call_id", String(40)),
+    #: The rest of the event as a JSON object; text, so that it is encoded once.
+    Column("data", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+messages: Final = Table(
+    "messages",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("session_id", String(128), nullable=False),
+    Column("client_message_id", String(128)),
+    #: Order within the run.
+    Column("number", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    #: ``queued``; ``held`` (kept at a stop, waits for the next message); ``delivered``, ``returned``, ``withdrawn``.
+    Column("state", String(20), nullable=False),
+    Column("turn_id", String(40)),
+    Column("created_at", Float, nullable=False),
+    UniqueConstraint("run_id", "number"),
+    UniqueConstraint("session_id", "client_message_id"),
+)
+
+idempotency_keys: Final = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant", String(255), primary_key=True),
+    Column("owner", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_hash", String(64), nullable=False),
+    Column("answer", JSON, nullable=False),
+    Column("created_at", Float, nullable=False),
+)

@@ -1,0 +1,219 @@
+"""The one writer: commits whatever is queued, then publishes it. Nothing is seen before it is committed.
+
+Every change of the store goes through this thread, as an event (``emit``) or as a function that reads, decides
+and writes within one transaction (``transact``). So decisions are made one after the other, on what is committed,
+and an event can only be followed by a decision that has seen it. There is no timer: a commit takes as many items
+as came in while the one before was written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from core.errors import ServerError, StoreError
+from core.events import Event
+from core.store.feed import FeedHub, StoredEvent
+from core.store.tables import events, runs, turns
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Items a commit. Bounds how long a stop can wait behind other people's text.
+MAX_GROUP: Final = 500
+
+
+class Transaction:
+    """What a decision gets: the connection to read and write by, and events to write with it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.events: list[Event] = []
+        #: Run id -> its open turn after this transaction, for the fence.
+        self.open_turns: dict[str, str | None] = {}
+        #: Turn id -> column of ``turns`` that is to hold the seq of one of the events.
+        self.marks: list[tuple[str, str, Event]] = []
+
+    def emit(self, event: Event, mark: str | None = None) -> None:
+        """Append an event; ``mark`` names the column of its turn's row that remembers its seq."""
+        event.at = event.at or time.time()
+        self.events.append(event)
+        if mark is not None and event.turn_id is not None:
+            self.marks.append((event.turn_id, mark, event))
+
+
+@dataclass(slots=True)
+class _Decision(Generic[T]):
+    decide: Callable[[Transaction], T]
+    future: Future[T]
+
+
+@dataclass(slots=True)
+class _RunMemory:
+    next_seq: int
+    open_turn: str | None
+
+
+class Writer:
+    """See the module. Start it once a process; :meth:`close` commits what is queued and ends the thread."""
+
+    def __init__(self, engine: Engine, hub: FeedHub) -> None:
+        self._engine = engine
+        self._hub = hub
+        self._queue: queue.SimpleQueue[Event | _Decision[Any] | None] = queue.SimpleQueue()
+        # Sequence numbers and open turns of the runs written lately; the store has the rest.
+        self._memory: dict[str, _RunMemory] = {}
+        self._is_healthy = True
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the newest commit went through."""
+        return self._is_healthy
+
+    def emit(self, event: Event) -> None:
+        """Queue an event of an open turn. Dropped if that turn has ended by then: the fence for late results."""
+        event.at = time.time()
+        self._queue.put(event)
+
+    def transact(self, decide: Callable[[Transaction], T]) -> Future[T]:
+        """Queue a decision. The future has its result once it is durable; or its ``ServerError``, or ``StoreError``."""
+        future: Future[T] = Future()
+        if self._is_closed:
+            future.set_exception(StoreError("the server is shutting down"))
+        else:
+            self._queue.put(_Decision(decide, future))
+        return future
+
+    def close(self, timeout_s: float = 10) -> None:
+        """Commit what is queued and stop. Harmless if repeated."""
+        self._is_closed = True
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    # -- the writer's thread ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            group, is_last = self._take()
+            if group:
+                self._commit_or_split(group)
+            if is_last:
+                return
+
+    def _take(self) -> tuple[list[Event | _Decision[Any]], bool]:
+        item = self._queue.get()
+        group: list[Event | _Decision[Any]] = []
+        while item is not None:
+            group.append(item)
+            if len(group) >= MAX_GROUP:
+                return group, False
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return group, False
+        return group, True
+
+    def _commit_or_split(self, group: list[Event | _Decision[Any]]) -> None:
+        try:
+            self._commit(group)
+        except Exception as error:  # full disk, lost connection, an item that the store refuses
+            self._is_healthy = False
+            if len(group) > 1:
+                for item in group:
+                    self._commit_or_split([item])
+                return
+            log.error("could not write to the store: %s", type(error).__name__)
+            item = group[0]
+            if isinstance(item, _Decision):
+                _fail(item, StoreError() if isinstance(error, SQLAlchemyError) else error)
+
+    def _commit(self, group: list[Event | _Decision[Any]]) -> None:
+        rows: list[Event] = []
+        answers: list[tuple[_Decision[Any], Any]] = []
+        refused: list[tuple[_Decision[Any], ServerError]] = []
+        try:
+            with self._engine.begin() as connection:
+                for item in group:
+                    if isinstance(item, Event):
+                        self._number(connection, item, rows)
+                        continue
+                    try:
+                        answers.append((item, self._decide(connection, item, rows)))
+                    except ServerError as error:
+                        refused.append((item, error))
+                encoded = [(row, json.dumps(row.data, separators=(",", ":"), default=str)) for row in rows]
+                if encoded:
+                    connection.execute(insert(events), [_columns(row, data) for row, data in encoded])
+        except BaseException:
+            self._memory.clear()  # the numbers given out above were not used
+            raise
+        self._is_healthy = True
+        self._hub.publish([StoredEvent.of(row, data) for row, data in encoded])
+        for decision, answer in answers:
+            decision.future.set_result(answer)
+        for decision, refusal in refused:
+            _fail(decision, refusal)
+
+    def _decide(self, connection: Connection, item: _Decision[Any], rows: list[Event]) -> Any:
+        with connection.begin_nested():  # a refusal undoes its own writes only
+            transaction = Transaction(connection)
+            answer = item.decide(transaction)
+        for run_id, turn_id in transaction.open_turns.items():
+            self._remember(connection, run_id).open_turn = turn_id
+        for event in transaction.events:
+            memory = self._remember(connection, event.run_id)
+            event.seq, memory.next_seq = memory.next_seq, memory.next_seq + 1
+            rows.append(event)
+        for turn_id, column, event in transaction.marks:
+            connection.execute(update(turns).where(turns.c.id == turn_id).values({column: event.seq}))
+        return answer
+
+    def _number(self, connection: Connection, event: Event, rows: list[Event]) -> None:
+        memory = self._memory.get(event.run_id) or self._remember(connection, event.run_id)
+        if event.turn_id != memory.open_turn:
+            return  # its turn has ended: nothing of an old turn appears after that
+        event.seq, memory.next_seq = memory.next_seq, memory.next_seq + 1
+        rows.append(event)
+
+    def _remember(self, connection: Connection, run_id: str) -> _RunMemory:
+        memory = self._memory.get(run_id)
+        if memory is None:
+            if len(self._memory) > 10_000:
+                self._memory.clear()
+            last = connection.execute(select(func.max(events.c.seq)).where(events.c.run_id == run_id)).scalar()
+            turn_id = connection.execute(
+                select(turns.c.id).join(runs, runs.c.turn_id == turns.c.id)
+                .where(runs.c.id == run_id, turns.c.state == "open")
+            ).scalar()  # fmt: skip
+            memory = self._memory[run_id] = _RunMemory((last or 0) + 1, turn_id)
+        return memory
+
+
+def _fail(decision: _Decision[Any], error: BaseException) -> None:
+    decision.future.set_exception(error)
+
+
+def _columns(event: Event, data: str) -> dict[str, Any]:
+    return {
+        "run_id": event.run_id,
+        "seq": event.seq,
+        "type": event.type.value,
+        "at": event.at,
+        "turn_id": event.turn_id,
+        "goal_id": event.goal_id,
+        "call_id": event.call_id,
+        "data": data,
+    }
