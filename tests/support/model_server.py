@@ -21,7 +21,7 @@ _SOURCES = Path(__file__).parents[2] / "PythonServer" / "src"
 _READY = "de2generator listening on "
 
 
-def script(name: str, **options: Any) -> str:
+def script(name: str, /, **options: Any) -> str:
     """A script line: ``script("plan", plan={…})``. What is neither text nor a number is written as JSON.
 
     A list of strings repeats the option. White space in a value is written as JSON escapes, so it may

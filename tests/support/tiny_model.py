@@ -22,9 +22,7 @@ _TOKENS = [
     *(f"<0x{byte:02X}>" for byte in range(256)),
     *(f"▁{w}" for w in _WORDS.split()),
 ]
-_TEMPLATE = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}\n{% endfor %}assistant:"
-)
+_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}\n{% endfor %}assistant:"
 _FIRST_BYTE = 3
 
 Weights = NDArray[np.float32]

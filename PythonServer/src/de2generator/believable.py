@@ -101,9 +101,7 @@ def _smallest(kind: str, schema: dict[str, Any], root: dict[str, Any]) -> Any:
     match kind:
         case "object":
             properties = schema.get("properties") or {}
-            return {
-                name: arguments_for(properties.get(name) or {}, root) for name in schema.get("required") or []
-            }
+            return {name: arguments_for(properties.get(name) or {}, root) for name in schema.get("required") or []}
         case "array":
             return [arguments_for(schema.get("items") or {}, root)] * int(schema.get("minItems") or 0)
         case "string":

@@ -89,9 +89,7 @@ class Gateway:
             del self._refusals[place]
         return self.log.clear(key)
 
-    def _enter(
-        self, request: web.BaseRequest, chat: ChatRequest, line: ScriptLine, started_at: float
-    ) -> Scene:
+    def _enter(self, request: web.BaseRequest, chat: ChatRequest, line: ScriptLine, started_at: float) -> Scene:
         call = LoggedCall(
             id=self.log.new_id(),
             token=chat.token,
@@ -173,7 +171,7 @@ class Gateway:
 
 def bad_request(message: str) -> web.Response:
     """400 in the OpenAI form."""
-    return json_answer(error_body(400, message, "invalid_request_error"), 400)
+    return json_answer(error_body(400, message), 400)
 
 
 def _cancellation_token(raw: bytes) -> str:

@@ -62,9 +62,7 @@ class LogRoutes:
             data = encode({"event": event, "call": call.as_json(with_messages=False)})
             events.put_nowait(b"data: " + data + b"\n\n")
 
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        )
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         leave = self._log.listen(listener)
         try:
             await response.prepare(request)

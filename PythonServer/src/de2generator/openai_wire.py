@@ -5,6 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+_ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error", 500: "server_error"}
+
 DONE = b"data: [DONE]\n\n"
 
 
@@ -16,11 +18,11 @@ def encode(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def error_body(status: int, message: str, kind: str | None = None) -> dict[str, Any]:
+def error_body(status: int, message: str) -> dict[str, Any]:
     """The error object that stands alone as an answer, and in a stream as its last frame."""
     error: dict[str, Any] = {"code": status, "message": message}
-    if kind:
-        error["type"] = kind
+    if status in _ERROR_TYPES:
+        error["type"] = _ERROR_TYPES[status]
     return {"error": error}
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from de2generator.scene import Scene
 
-_GREETING = re.compile(
-    r"\W*(hi|hello|hey|yo|thanks?|thank you|good (morning|day|evening)|ok(ay)?|bye)\b", re.I
-)
+_GREETING = re.compile(r"\W*(hi|hello|hey|yo|thanks?|thank you|good (morning|day|evening)|ok(ay)?|bye)\b", re.I)
 _SHORT_WORDS = 6
 _PART = re.compile(r"\n+|;|(?<=[.!?])\s+|,?\s+(?:and then|then|and also)\s+", re.I)
 
@@ -27,7 +25,7 @@ def make_plan(message: str) -> list[Goal]:
     has_script = any(line.split()[:1] == ["/script"] for line in text.splitlines())
     if has_script or is_greeting(text) or len(text.split()) < _SHORT_WORDS:
         return [_goal("answer", _title(text) or "Answer", message)]
-    parts = [part.strip(" .-*\t") for part in _PART.split(text)]
+    parts = [part.strip().lstrip("-* ") for part in _PART.split(text)]
     parts = [part for part in parts if len(part.split()) >= 2]
     goals = _goals_of_parts(parts[:4]) if len(parts) >= 2 else _goals_of_topic(text)
     names = ", ".join(goal["title"] for goal in goals)
@@ -44,9 +42,7 @@ def fit_to_schema(goals: list[Goal], parameters: dict[str, Any]) -> list[Goal]:
 def is_plan_schema(parameters: dict[str, Any]) -> bool:
     """Whether a function's parameters describe a plan: a list ``goals`` of objects with a prompt."""
     goal = resolve(parameters, _goal_schema(parameters))
-    return "goals" in (parameters.get("properties") or {}) and "prompt" in (
-        goal.get("properties") or {"prompt"}
-    )
+    return "goals" in (parameters.get("properties") or {}) and "prompt" in (goal.get("properties") or {"prompt"})
 
 
 def resolve(root: dict[str, Any], schema: Any) -> dict[str, Any]:
@@ -68,9 +64,7 @@ async def plan(scene: Scene) -> None:
     call.
     """
     line = scene.line
-    arguments = (
-        "this is no plan {" if line.is_on("nonsense") else json.dumps(_odd_plan(scene), ensure_ascii=False)
-    )
+    arguments = "this is no plan {" if line.is_on("nonsense") else json.dumps(_odd_plan(scene), ensure_ascii=False)
     if line.is_on("text") or not scene.chat.must_call:
         await scene.reply.text(arguments)
         await scene.reply.finish()
@@ -81,7 +75,7 @@ async def plan(scene: Scene) -> None:
 
 def _odd_plan(scene: Scene) -> Any:
     line = scene.line
-    prompt = line.text("prompt", "Say a few words.")
+    prompt = line.phrase("prompt", "Say a few words.")
     if line.text("plan"):
         given = line.json("plan")
         return {"goals": given} if isinstance(given, list) else given

@@ -89,8 +89,6 @@ class WholeReply(Reply):
         usage["total_tokens"] = usage["prompt_tokens"] + self._tokens
         await self.finish_with(self.message, reason, usage, self._tokens)
 
-    async def finish_with(
-        self, message: Message, reason: str, usage: dict[str, Any] | None, tokens: int
-    ) -> None:
+    async def finish_with(self, message: Message, reason: str, usage: dict[str, Any] | None, tokens: int) -> None:
         """Answer with a message made elsewhere."""
         await self.whole(200, self._wire.whole(message, reason, usage), tokens=tokens)

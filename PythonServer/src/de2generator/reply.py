@@ -85,9 +85,7 @@ class Reply:
         assert self.response is not None
         await self.response.write_eof()
 
-    async def whole(
-        self, status: int, body: bytes, headers: Mapping[str, str] = _JSON, tokens: int = 0
-    ) -> None:
+    async def whole(self, status: int, body: bytes, headers: Mapping[str, str] = _JSON, tokens: int = 0) -> None:
         """Answer with one body of known length."""
         self._check_client()
         self.response = response = web.Response(status=status, body=body, headers=headers)

@@ -39,6 +39,10 @@ class ScriptLine:
         """The first value of an option."""
         return next((value for name, value in self.options if name == key), default)
 
+    def phrase(self, key: str, default: str) -> str:
+        """As ``text``, with ``\\u0020`` read as a space also outside JSON."""
+        return self.text(key, default).replace("\\u0020", " ")
+
     def number(self, key: str, default: int) -> int:
         """A whole number. Raises ``BadRequestError`` if it is none."""
         value = self.text(key, str(default))

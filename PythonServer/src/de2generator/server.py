@@ -30,9 +30,7 @@ async def healthz(_request: web.BaseRequest) -> web.StreamResponse:
     return json_answer({"status": "ok"})
 
 
-def make_server(
-    behaviour: Behaviour, more_routes: Mapping[tuple[str, str], Handler] | None = None
-) -> web.Server:
+def make_server(behaviour: Behaviour, more_routes: Mapping[tuple[str, str], Handler] | None = None) -> web.Server:
     """A server with every route; ``more_routes`` replace the ones made here. Needs a running event loop."""
     gateway = Gateway(behaviour)
     log = LogRoutes(gateway)

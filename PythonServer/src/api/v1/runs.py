@@ -12,12 +12,12 @@ from api.schemas import (
     CreateRunBody,
     InputAccepted,
     InputBody,
+    OneRun,
     PlanQuery,
     RunCreated,
     RunPath,
     RunsPage,
     RunsQuery,
-    RunView,
     StopAnswerBody,
     TerminateBody,
 )
@@ -88,7 +88,7 @@ def list_runs(query: RunsQuery) -> dict[str, Any]:
     return _main().list_runs(current_caller(), query.session_id, query.state, query.cursor, query.limit)
 
 
-@run_routes.get("/v1/runs/<run_id>", responses={200: RunView})
+@run_routes.get("/v1/runs/<run_id>", responses={200: OneRun})
 def get_run(path: RunPath) -> dict[str, Any]:
     """One run."""
     return _main().get_run(current_caller(), path.run_id)

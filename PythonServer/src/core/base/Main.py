@@ -136,7 +136,9 @@ class Main:
 
     def get_run(self, caller: Caller, run_id: str) -> dict[str, Any]:
         """One run."""
-        return queries.run_view(self._find(caller, run_id))
+        with self.reading() as connection:
+            run = find_run(connection, caller, run_id)
+            return {**queries.run_view(run), "last_seq": queries.last_seq(connection, run_id)}
 
     def get_plan(self, caller: Caller, run_id: str, turn_id: str | None) -> dict[str, Any]:
         """The plan of a turn, by default of the newest."""

@@ -135,7 +135,8 @@ class _AbortablePool(HTTPConnectionPool):
         if isinstance(conn, _Abortable):
             conn.let_go()  # before another thread can take it
             # More calls than places is usual here, and no reason for a warning in the log.
-            if self.pool is not None and self.pool.full():
+            places = self.pool
+            if places is not None and places.full():
                 conn.close()
                 return
         super()._put_conn(conn)
@@ -169,3 +170,12 @@ class AbortableAdapter(HTTPAdapter):
         manager = super().proxy_manager_for(proxy, **kwargs)
         manager.pool_classes_by_scheme = _POOLS
         return manager
+
+    def close_pools(self) -> None:
+        """Close every pooled connection now; ``close()`` only forgets the pools, which closes them some day."""
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            for key in manager.pools.keys():  # noqa: SIM118  # urllib3's container is no iterable mapping
+                pool = manager.pools.get(key)
+                if pool is not None:
+                    pool.close()
+        self.close()

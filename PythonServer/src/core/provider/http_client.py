@@ -55,5 +55,5 @@ class HttpClient:
             passenger.wire.detach()
 
     def close(self) -> None:
-        """Close the pooled connections."""
-        self._adapter.close()
+        """Close the pooled connections. Calls in flight go on; theirs are closed when they end."""
+        self._adapter.close_pools()

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, select
+from sqlalchemy import Connection, RowMapping, and_, func, select
 
 from core.clock import iso
 from core.errors import NotFound
@@ -61,6 +61,12 @@ def live_run_of_session(connection: Connection, session_id: str) -> RowMapping |
     """The live run of a session, parked or not."""
     query = select(runs).where(runs.c.session_id == session_id, runs.c.state.not_in(TERMINAL))
     return connection.execute(query).mappings().first()
+
+
+def last_seq(connection: Connection, run_id: str) -> int:
+    """The number of the run's newest event."""
+    query = select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.run_id == run_id)
+    return connection.execute(query).scalar_one()
 
 
 # -- the log ---------------------------------------------------------------------------------

@@ -1,0 +1,48 @@
+"""Fixtures for all tests: one gateway a session, a server of each kind, a key that keeps parallel tests apart."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.model_server import ModelServer
+from tests.support.servers import LocalServer, ServerProcess
+
+_keys = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def models() -> Iterator[ModelServer]:
+    """A gateway that is strict about every request."""
+    with ModelServer(strict=True) as server:
+        yield server
+
+
+@pytest.fixture
+def key() -> str:
+    """Marks this test's calls in the gateway's log."""
+    return f"k{os.getpid()}-{next(_keys)}"
+
+
+@pytest.fixture(scope="session")
+def server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A real server process in front of the gateway, shared by the tests that do not end it."""
+    with ServerProcess(tmp_path_factory.mktemp("server"), models.url) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def openai_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same with the gateway as a plain OpenAI-compatible server: stopped by shutting the socket."""
+    folder = tmp_path_factory.mktemp("openai-server")
+    with ServerProcess(folder, f"{models.url}/v1", LLM_PROVIDER="openai") as process:
+        yield process
+
+
+@pytest.fixture
+def local(models: ModelServer, tmp_path: Path) -> Iterator[LocalServer]:
+    """A server in this process, whose gates a test can hold."""
+    with LocalServer(tmp_path, models.url) as server:
+        yield server
