@@ -17,6 +17,7 @@ import pytest
 import requests
 
 import core.settings
+from api.gunicorn_server import DRAIN_S
 
 LIMIT_S = 30
 SECRET = "a-configured-secret-for-the-tests-of-the-launcher-0123456789"
@@ -371,6 +372,7 @@ def test_a_signal_ends_streams_and_processes_and_frees_the_data_dir(
 
         for _ in lines:
             pass
+        assert time.monotonic() - began < DRAIN_S, "the stream was cut at the end of the server's patience"
         assert server.wait_end() == 0
     assert time.monotonic() - began < 10
     wait_until_gone(processes)

@@ -44,9 +44,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_a_client_that_closes_is_noticed_and_the_others_are_not(
-    watcher: HangupWatch, pairs: list[Pair]
-) -> None:
+def test_a_client_that_closes_is_noticed_and_the_others_are_not(watcher: HangupWatch, pairs: list[Pair]) -> None:
     for pair in pairs:
         watcher.watch(pair.server, pair.gone.set)
 
@@ -57,9 +55,7 @@ def test_a_client_that_closes_is_noticed_and_the_others_are_not(
     assert not pairs[2].gone.is_set()
 
 
-def test_data_that_the_server_has_not_read_does_not_hide_the_hang_up(
-    watcher: HangupWatch, pairs: list[Pair]
-) -> None:
+def test_data_that_the_server_has_not_read_does_not_hide_the_hang_up(watcher: HangupWatch, pairs: list[Pair]) -> None:
     pair = pairs[0]
     pair.client.sendall(b"more")
     watcher.watch(pair.server.fileno(), pair.gone.set)
@@ -69,9 +65,7 @@ def test_data_that_the_server_has_not_read_does_not_hide_the_hang_up(
     assert pair.gone.wait(LIMIT_S)
 
 
-def test_a_client_that_left_before_the_watch_began_is_noticed(
-    watcher: HangupWatch, pairs: list[Pair]
-) -> None:
+def test_a_client_that_left_before_the_watch_began_is_noticed(watcher: HangupWatch, pairs: list[Pair]) -> None:
     pairs[0].client.close()
     watcher.watch(pairs[0].server, pairs[0].gone.set)
     assert pairs[0].gone.wait(LIMIT_S)
@@ -81,9 +75,7 @@ def test_a_client_that_left_before_the_watch_began_is_noticed(
     assert pairs[1].gone.is_set()
 
 
-def test_a_released_watch_says_nothing_and_holds_no_descriptor(
-    watcher: HangupWatch, pairs: list[Pair]
-) -> None:
+def test_a_released_watch_says_nothing_and_holds_no_descriptor(watcher: HangupWatch, pairs: list[Pair]) -> None:
     watcher.watch(pairs[2].server, pairs[2].gone.set)
     before = open_descriptors()
     with watcher.watch(pairs[0].server, pairs[0].gone.set) as watch:

@@ -373,11 +373,17 @@ class KeyServerDouble:
         self.keys: dict[str, rsa.RSAPrivateKey] = {}
         self.asked = 0
         self.status = 200
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.was_asked_again = threading.Event()
         double = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 double.asked += 1
+                if double.asked > 1:
+                    double.was_asked_again.set()
+                double.may_answer.wait(10)
                 self.send_response(double.status)
                 self.end_headers()
                 self.wfile.write(double.document())
@@ -434,6 +440,23 @@ def test_an_unknown_key_is_refused_and_does_not_make_the_server_ask_for_each_tok
     refused(ask(client, "/get_run", token), 401, "unauthenticated", "signature")
 
     assert key_server.asked == 1
+
+
+def test_an_old_key_is_used_at_once_and_fetched_anew_behind_the_back(
+    key_server: KeyServerDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeyServer, "RETRY_S", 0.0)
+    monkeypatch.setattr(KeyServer, "FRESH_S", 0.0)
+    private = key_server.add("one")
+    client = make_client(auth_jwt_secret=None, auth_jwks_url=key_server.url)
+    token = sign(claims(), private, "RS256", kid="one")
+    assert ask(client, "/get_run", token).status_code == 200
+
+    key_server.may_answer.clear()
+    assert ask(client, "/post_stopplan", token).status_code == 200
+    assert key_server.was_asked_again.wait(10)
+    assert ask(client, "/post_stopplan", token).status_code == 200
+    key_server.may_answer.set()
 
 
 def test_a_rotated_key_is_found(key_server: KeyServerDouble, monkeypatch: pytest.MonkeyPatch) -> None:

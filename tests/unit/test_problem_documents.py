@@ -93,9 +93,7 @@ def request_path(answer: TestResponse) -> str:
     return answer.request.path
 
 
-def post(
-    client: FlaskClient, body: bytes, content_type: str = "application/json", to: str = "/orders"
-) -> TestResponse:
+def post(client: FlaskClient, body: bytes, content_type: str = "application/json", to: str = "/orders") -> TestResponse:
     return client.post(to, data=body, content_type=content_type)
 
 
@@ -155,9 +153,7 @@ def test_a_wrong_method_says_which_are_right(client: FlaskClient) -> None:
     assert "POST" in answer.headers["Allow"]
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(400, "bad_request"), (418, "im_a_teapot"), (503, "service_unavailable")]
-)
+@pytest.mark.parametrize(("status", "code"), [(400, "bad_request"), (418, "im_a_teapot"), (503, "service_unavailable")])
 def test_whatever_the_framework_raises_is_a_problem(client: FlaskClient, status: int, code: str) -> None:
     document(client.get(f"/fails/{status}"), status, code)
 
@@ -169,9 +165,7 @@ def test_a_right_body_passes_and_an_empty_one_counts_as_an_empty_object(client: 
     assert post(client, b'{"input": "hi"}').get_json()["input"] == "hi"
     assert post(client, b"", to="/wishes").status_code == 200
     assert client.post("/wishes").status_code == 200
-    assert [each["field"] for each in document(post(client, b""), 422, "invalid_request")["errors"]] == [
-        "input"
-    ]
+    assert [each["field"] for each in document(post(client, b""), 422, "invalid_request")["errors"]] == ["input"]
 
 
 def test_each_wrong_field_is_named_and_no_value_is_sent_back(client: FlaskClient) -> None:
@@ -264,9 +258,7 @@ def test_whole_characters_pass_also_when_they_are_escaped(client: FlaskClient) -
 # -- media type and size ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
-)
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
 def test_another_media_type_is_refused(client: FlaskClient, kind: str) -> None:
     document(post(client, b'{"input": "hi"}', kind), 415, "unsupported_media_type")
 

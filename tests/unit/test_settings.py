@@ -143,9 +143,7 @@ def test_the_own_machine_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", "127.0.0.1.example.org"])
-def test_another_host_is_refused_without_a_key_and_served_with_one(
-    monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_another_host_is_refused_without_a_key_and_served_with_one(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     line = refusal(monkeypatch, HOST=host)
     assert line.startswith(f"HOST={host!r}")
     assert "AUTH_JWT_SECRET" in line
@@ -184,9 +182,7 @@ def test_the_algorithm_none_is_refused(monkeypatch: pytest.MonkeyPatch, words: s
 
 
 @pytest.mark.parametrize("word", ["RS256", "ES256", "PS512", "HS257", "hs256"])
-def test_an_algorithm_that_is_not_for_a_secret_is_refused_with_one(
-    monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
+def test_an_algorithm_that_is_not_for_a_secret_is_refused_with_one(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     assert repr(word) in refusal(monkeypatch, AUTH_JWT_SECRET=SECRET, AUTH_JWT_ALGORITHMS=word)
 
 
@@ -218,9 +214,7 @@ def test_an_rsa_key_means_rs256_unless_another_of_its_kind_is_named(monkeypatch:
 
 
 @pytest.mark.parametrize("word", ["HS256", "ES256"])
-def test_an_algorithm_that_does_not_fit_the_public_key_is_refused(
-    monkeypatch: pytest.MonkeyPatch, word: str
-) -> None:
+def test_an_algorithm_that_does_not_fit_the_public_key_is_refused(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     pem = public_pem(rsa.generate_private_key(65537, 2048))
 
     assert repr(word) in refusal(monkeypatch, AUTH_JWT_PUBLIC_KEY=pem, AUTH_JWT_ALGORITHMS=word)
@@ -275,9 +269,7 @@ def test_openai_needs_a_base_that_ends_in_v1(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_gateway_address_leaves_v1_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/v1" in refusal(monkeypatch, LLM_BASE_URL="http://127.0.0.1:9000/v1")
 
-    assert (
-        accepted(monkeypatch, LLM_BASE_URL="http://127.0.0.1:9000/").llm_base_url == "http://127.0.0.1:9000"
-    )
+    assert accepted(monkeypatch, LLM_BASE_URL="http://127.0.0.1:9000/").llm_base_url == "http://127.0.0.1:9000"
 
 
 @pytest.mark.parametrize(

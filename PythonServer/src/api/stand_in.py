@@ -59,9 +59,7 @@ def start_stand_in(with_weights: bool) -> StandIn:
             process.kill()
         process.wait()
         said = f" (it said {line.strip()[:80]!r})" if line.strip() else ""
-        raise ConfigurationError(
-            f"The stand-in model did not start{said}: set LLM_BASE_URL to use a real one"
-        )
+        raise ConfigurationError(f"The stand-in model did not start{said}: set LLM_BASE_URL to use a real one")
     return StandIn(process, found.group(1))
 
 

@@ -51,9 +51,7 @@ def _entries(path: Path) -> list[Any]:
         raise ConfigurationError(f"AGENTS_FILE {path} is not JSON ({error}): mend it, or unset it") from None
     entries = content.get("agents") if isinstance(content, dict) else content
     if not isinstance(entries, list):
-        raise ConfigurationError(
-            f'AGENTS_FILE {path} has the wrong shape: give {{"agents": [{{"name": …}}]}}'
-        )
+        raise ConfigurationError(f'AGENTS_FILE {path} has the wrong shape: give {{"agents": [{{"name": …}}]}}')
     return entries
 
 
@@ -62,9 +60,7 @@ def _agent(entry: Any, number: int, path: Path) -> AgentSpec:
         if isinstance(entry, dict) and not entry.get(not_built, True):
             entry = {key: value for key, value in entry.items() if key != not_built}
         elif isinstance(entry, dict) and not_built in entry:
-            raise ConfigurationError(
-                f"AGENTS_FILE {path}, agent {number}: {not_built} is not built yet; leave it out"
-            )
+            raise ConfigurationError(f"AGENTS_FILE {path}, agent {number}: {not_built} is not built yet; leave it out")
     try:
         return AgentSpec.model_validate(entry)
     except ValidationError as error:

@@ -177,6 +177,11 @@ class Scope:
         return self._cause is not None
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it has left the tree."""
+        return self._finished
+
+    @property
     def cause(self) -> Cause | None:
         """Why it was stopped, or None."""
         return self._cause

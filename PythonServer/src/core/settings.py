@@ -188,9 +188,7 @@ def _check_model(settings: Settings) -> None:
         return
     path = _split_url("LLM_BASE_URL", url).path
     if settings.llm_provider == "openai" and not path.endswith("/v1"):
-        raise ConfigurationError(
-            f"LLM_BASE_URL={_shown(url)} must end in /v1 for LLM_PROVIDER=openai: add it"
-        )
+        raise ConfigurationError(f"LLM_BASE_URL={_shown(url)} must end in /v1 for LLM_PROVIDER=openai: add it")
     if settings.llm_provider == "de2generator" and path.endswith("/v1"):
         raise ConfigurationError(
             f"LLM_BASE_URL={_shown(url)} must not end in /v1 for de2generator: "

@@ -47,9 +47,7 @@ def public_key(pem_or_path: str, algorithms: tuple[str, ...]) -> TrustedKey:
     """The public half of the signer's key, as PEM text or as the path of a PEM file."""
     pem = _read_pem(pem_or_path)
     if "PRIVATE KEY" in pem:
-        raise ConfigurationError(
-            "AUTH_JWT_PUBLIC_KEY is a private key: give the public one, and renew the pair"
-        )
+        raise ConfigurationError("AUTH_JWT_PUBLIC_KEY is a private key: give the public one, and renew the pair")
     try:
         key = load_pem_public_key(pem.encode())
     except (ValueError, UnsupportedAlgorithm):
@@ -105,6 +103,4 @@ def _algorithms_of(key: object) -> tuple[str, ...]:
         fitting = tuple(name for name, curve in CURVES.items() if curve == key.curve.name)
         if fitting:
             return fitting
-    raise ConfigurationError(
-        "AUTH_JWT_PUBLIC_KEY is of a kind that is not supported: give an RSA or a P-256 key"
-    )
+    raise ConfigurationError("AUTH_JWT_PUBLIC_KEY is of a kind that is not supported: give an RSA or a P-256 key")

@@ -14,7 +14,7 @@ class CallLog:
     """The log of one gateway. For the event loop's thread only."""
 
     #: Closed records beyond this many are forgotten, the oldest first.
-    MOST_KEPT = 20_000
+    MOST_KEPT = 10_000
 
     def __init__(self) -> None:
         self._calls: dict[str, LoggedCall] = {}

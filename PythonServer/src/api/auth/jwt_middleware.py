@@ -22,9 +22,7 @@ _READ: Final = frozenset({RUNS_READ})
 _STOP: Final = frozenset({RUNS_CREATE, RUNS_STOP})
 
 #: Open to everybody: health, metrics, the API's description, and the page, which holds no data of its own.
-PUBLIC_ENDPOINTS: Final = frozenset(
-    {"livez", "readyz", "metrics", "openapi_json", "docs", "chat_page", "web_file"}
-)
+PUBLIC_ENDPOINTS: Final = frozenset({"livez", "readyz", "metrics", "openapi_json", "docs", "chat_page", "web_file"})
 #: Blueprints that only show the API's description.
 PUBLIC_BLUEPRINTS: Final = frozenset({"openapi", "swagger"})
 

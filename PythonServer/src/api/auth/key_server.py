@@ -21,7 +21,8 @@ class KeyServerUnreachable(ServerError):
 class KeyServer:
     """Keys by their id. One fetch at a time, bounded, and never more often than every ``RETRY_S`` seconds.
 
-    A known key goes on to be used for ``STALE_S`` while the server is down: a STOP must not depend on it.
+    A known key is used at once, and fetched anew in the background when it is older than ``FRESH_S``; while the
+    server is down it is good for ``STALE_S``. A STOP must not wait for a key server.
     """
 
     TIMEOUT_S = 5.0
@@ -39,22 +40,27 @@ class KeyServer:
 
     def key(self, key_id: str) -> jwt.PyJWK | None:
         """The key, or None if the server does not know it. Raises :class:`KeyServerUnreachable`."""
-        found = self._keys.get(key_id)
-        if found is not None and self._age() < self.FRESH_S:
+        found = self._usable(key_id)
+        if found is not None:
+            if time.monotonic() - self._fetched_at >= self.FRESH_S and not self._lock.locked():
+                threading.Thread(target=self._refresh, name="key-server", daemon=True).start()
             return found
+        self._refresh()
+        found = self._usable(key_id)
+        if found is None and self._is_down:
+            raise KeyServerUnreachable
+        return found
+
+    def _usable(self, key_id: str) -> jwt.PyJWK | None:
+        is_too_old = time.monotonic() - self._fetched_at >= self.STALE_S
+        return None if is_too_old else self._keys.get(key_id)
+
+    def _refresh(self) -> None:
         with self._lock:
             if time.monotonic() - self._tried_at >= self.RETRY_S:
                 self._fetch()
-            found = self._keys.get(key_id) if self._age() < self.STALE_S else None
-            if found is None and self._is_down:
-                raise KeyServerUnreachable
-            return found
-
-    def _age(self) -> float:
-        return time.monotonic() - self._fetched_at
 
     def _fetch(self) -> None:
-        self._tried_at = time.monotonic()
         try:
             keys = self._client.get_signing_keys()
         except (jwt.PyJWTError, OSError, ValueError):

@@ -37,9 +37,7 @@ _REASONS: tuple[tuple[type[Exception], str], ...] = (
 def unauthenticated(reason: str) -> Unauthenticated:
     """A 401 with the challenge of RFC 6750; ``reason`` is one of our own sentences."""
     error = Unauthenticated(f"{reason[0].upper()}{reason[1:]}.")
-    error.headers["WWW-Authenticate"] = (
-        f'Bearer realm="{REALM}", error="invalid_token", error_description="{reason}"'
-    )
+    error.headers["WWW-Authenticate"] = f'Bearer realm="{REALM}", error="invalid_token", error_description="{reason}"'
     return error
 
 
@@ -141,9 +139,7 @@ def mint(
     """A signed token, where the secret is ours. ``ConfigurationError`` if it is not, or a claim is wrong."""
     key = session_key(settings)
     if key.kind != "secret":
-        raise ConfigurationError(
-            "Tokens are signed elsewhere here: only with AUTH_JWT_SECRET can one be made"
-        )
+        raise ConfigurationError("Tokens are signed elsewhere here: only with AUTH_JWT_SECRET can one be made")
     now = int(time.time())
     claims: dict[str, Any] = {"sub": sub, "iat": now, "exp": now + round(hours * 3600)}
     optional = {

@@ -181,7 +181,7 @@ def settle(
     settled = [goal] if status in FINAL else []
     while settled:
         done = settled.pop()
-        if done.scope is not None:
+        if done.scope is not None and not done.scope.is_finished:
             done.scope.finish()
         if done.status is GoalStatus.COMPLETED:
             for dependent in done.dependents:

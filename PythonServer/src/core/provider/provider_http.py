@@ -100,6 +100,8 @@ def stream_http(client: HttpClient, call: ModelCall, post: JsonPost, reader: Rea
                         answer.has_said = True
                         yield delta
         except TRANSPORT_ERRORS as error:
+            # Explaining what a stop broke would be wasted, and 1,000 calls may be doing it at once.
+            call.scope.checkpoint(error)
             raise transport_failure(
                 error, post.url, has_answered=answer.has_headers, has_said=answer.has_said
             ) from error

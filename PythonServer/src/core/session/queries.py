@@ -66,7 +66,8 @@ def live_run_of_session(connection: Connection, session_id: str) -> RowMapping |
 def last_seq(connection: Connection, run_id: str) -> int:
     """The number of the run's newest event."""
     query = select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.run_id == run_id)
-    return connection.execute(query).scalar_one()
+    seq: int = connection.execute(query).scalar_one()
+    return seq
 
 
 # -- the log ---------------------------------------------------------------------------------

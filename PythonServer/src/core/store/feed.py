@@ -100,13 +100,15 @@ class FeedHub:
         self._feeds: dict[str, Feed] = {}
         self._is_closed = False
 
-    def publish(self, new: list[StoredEvent]) -> None:
-        """Hand committed events, in order, to the feeds of their runs."""
+    def publish(self, new: list[Event], encoded: list[str]) -> None:
+        """Hand committed events, in order, to the feeds of their runs; ``encoded`` is the JSON of each one's data."""
         by_run: dict[str, list[StoredEvent]] = {}
         with self._lock:
-            for event in new:
+            if not self._feeds:
+                return
+            for event, data in zip(new, encoded, strict=True):
                 if event.run_id in self._feeds:
-                    by_run.setdefault(event.run_id, []).append(event)
+                    by_run.setdefault(event.run_id, []).append(StoredEvent.of(event, data))
             feeds = [(self._feeds[run_id], batch) for run_id, batch in by_run.items()]
         for feed, batch in feeds:
             feed.append(batch)

@@ -20,14 +20,20 @@ from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from core.errors import ServerError, StoreError
 from core.events import Event
-from core.store.feed import FeedHub, StoredEvent
+from core.store.feed import FeedHub
 from core.store.tables import events, runs, turns
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+#: Made once: ``json.dumps`` with options of its own builds an encoder a call.
+_encode: Final = json.JSONEncoder(separators=(",", ":"), default=str).encode
+
+_COLUMNS: Final = ("run_id", "seq", "type", "at", "turn_id", "goal_id", "call_id", "data")
 
 #: Items a commit. Bounds how long a stop can wait behind other people's text.
 MAX_GROUP: Final = 500
@@ -70,6 +76,7 @@ class Writer:
     def __init__(self, engine: Engine, hub: FeedHub) -> None:
         self._engine = engine
         self._hub = hub
+        self._insert = _EventInsert(engine)
         self._queue: queue.SimpleQueue[Event | _Decision[Any] | None] = queue.SimpleQueue()
         # Sequence numbers and open turns of the runs written lately; the store has the rest.
         self._memory: dict[str, _RunMemory] = {}
@@ -154,14 +161,14 @@ class Writer:
                         answers.append((item, self._decide(connection, item, rows)))
                     except ServerError as error:
                         refused.append((item, error))
-                encoded = [(row, json.dumps(row.data, separators=(",", ":"), default=str)) for row in rows]
-                if encoded:
-                    connection.execute(insert(events), [_columns(row, data) for row, data in encoded])
+                encoded = [_encode(row.data) for row in rows]
+                if rows:
+                    self._insert(connection, rows, encoded)
         except BaseException:
             self._memory.clear()  # the numbers given out above were not used
             raise
         self._is_healthy = True
-        self._hub.publish([StoredEvent.of(row, data) for row, data in encoded])
+        self._hub.publish(rows, encoded)
         for decision, answer in answers:
             decision.future.set_result(answer)
         for decision, refusal in refused:
@@ -206,14 +213,21 @@ def _fail(decision: _Decision[Any], error: BaseException) -> None:
     decision.future.set_exception(error)
 
 
-def _columns(event: Event, data: str) -> dict[str, Any]:
-    return {
-        "run_id": event.run_id,
-        "seq": event.seq,
-        "type": event.type.value,
-        "at": event.at,
-        "turn_id": event.turn_id,
-        "goal_id": event.goal_id,
-        "call_id": event.call_id,
-        "data": data,
-    }
+class _EventInsert:
+    """The insert of events, compiled once: SQLAlchemy's own handling of parameters costs more than the insert."""
+
+    def __init__(self, engine: Engine) -> None:
+        compiled = insert(events).compile(dialect=engine.dialect, column_keys=list(_COLUMNS))
+        self._sql = str(compiled)
+        self._order = compiled.positiontup if isinstance(compiled, SQLCompiler) else None
+
+    def __call__(self, connection: Connection, rows: list[Event], encoded: list[str]) -> None:
+        values = [
+            (row.run_id, row.seq, row.type.value, row.at, row.turn_id, row.goal_id, row.call_id, data)
+            for row, data in zip(rows, encoded, strict=True)
+        ]
+        if self._order is None:  # a driver with named parameters
+            connection.exec_driver_sql(self._sql, [dict(zip(_COLUMNS, row, strict=True)) for row in values])
+            return
+        assert tuple(self._order) == _COLUMNS
+        connection.exec_driver_sql(self._sql, values)

