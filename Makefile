@@ -52,7 +52,7 @@ bench: $(DEV) ## how fast it stops, each figure beside its floor
 	@$(BIN)/python -m benchmarks
 
 .PHONY: token
-token: $(RUNTIME) ## a 12 h token: make token SUB=alice [TENANT=acme] [SESSION=s1] [SCOPE="runs:read"]
+token: $(if $(SUB),$(RUNTIME)) ## a 12 h token: make token SUB=alice [TENANT=acme] [SESSION=s1] [SCOPE="runs:read"]
 	@test -n "$(SUB)" || { echo 'say whose token: make token SUB=alice' >&2; exit 2; }
 	@$(BIN)/python -m api token --sub "$(SUB)" $(if $(TENANT),--tenant "$(TENANT)") \
 	    $(if $(SESSION),--session-id "$(SESSION)") $(if $(SCOPE),--scope "$(SCOPE)")

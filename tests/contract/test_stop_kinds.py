@@ -76,7 +76,7 @@ def test_a_call_without_a_first_token_is_closed_at_once(
 
 
 def test_many_parallel_goals_are_stopped_together(any_server: ServerProcess, models: ModelServer, key: str) -> None:
-    prompts = [script(name, key=key) for name in ("silent", "nonstream", "prefill", "trickle tokens=900")] * 5
+    prompts = [script(name, tokens=900, key=key) for name in ("silent", "nonstream", "prefill", "trickle")] * 5
     run = start_plan(any_server.api(), *(goal(f"g{number}", prompt) for number, prompt in enumerate(prompts)))
     models.wait_open(len(prompts), key=key)
     stopped_at = _stop(run)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jwt
 import requests
+from urllib3.exceptions import HTTPError
 
 SECRET = "a-test-secret-of-at-least-thirty-two-bytes"
 #: Every wait of a test. Generous: machines are noisy; speed is shown by the benchmarks.
@@ -180,8 +181,7 @@ def parse_events(response: requests.Response) -> Iterator[dict[str, Any]]:
     """The events of a stream; checks that each frame's id is its seq and that seq has no gaps."""
     previous: int | None = None
     frame: dict[str, str] = {}
-    for raw in response.iter_lines(chunk_size=1):
-        line = raw.decode()
+    for line in _lines(response):
         if line.startswith(":"):
             continue
         if line:
@@ -198,7 +198,18 @@ def parse_events(response: requests.Response) -> Iterator[dict[str, Any]]:
         frame = {}
 
 
-def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
+def _lines(response: requests.Response) -> Iterator[str]:
+    """Each line as soon as it has come. ``iter_lines`` would hold some back, or take the square of a long one's time."""
+    pending = b""
+    try:
+        while data := response.raw.read1(65536, decode_content=True):
+            *lines, pending = (pending + data).split(b"\n")
+            yield from (line.decode() for line in lines)
+    except HTTPError as error:
+        raise requests.ConnectionError(error) from error
+
+
+def in_threads(count: int, work: Callable[[int], Any], patience_s: float = PATIENCE_S) -> list[Any]:
     """Run ``work(0) … work(count - 1)`` at once, on a thread each, released together; their results in order."""
     together = threading.Barrier(count)
     results: list[Any] = [None] * count
@@ -215,7 +226,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(patience_s)
         assert not thread.is_alive(), "a request hangs"
     if errors:
         raise errors[0]

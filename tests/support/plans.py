@@ -25,10 +25,10 @@ def start_streaming(api: Api, models: ModelServer, key: str, tokens: int = 2000,
     return run
 
 
-def start_silent(api: Api, models: ModelServer, key: str, **fields: Any) -> Run:
-    """A run whose model call never gets an answer."""
+def start_silent(api: Api, models: ModelServer, key: str, cancel: str = "obey", **fields: Any) -> Run:
+    """A run whose model call never gets an answer. ``cancel="deaf"``: nor does the request to cancel it."""
     calls = len(models.calls(key=key))
-    run = api.start(script("silent", key=key), **fields)
+    run = api.start(script("silent", cancel=cancel, key=key), **fields)
     models.wait_calls(calls + 1, key=key)
     return run
 

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -210,7 +210,7 @@ def self_signed(folder: str) -> tuple[ssl.SSLContext, str]:
 
 
 @contextlib.contextmanager
-def black_hole():  # type: ignore[no-untyped-def]
+def black_hole() -> Iterator[int]:
     """A loopback port whose accept queue is full, so that a further connect gets no answer."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())

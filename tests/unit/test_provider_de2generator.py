@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_two_calls_have_two_tokens() -> None:
         assert tokens[0] != tokens[1]
 
 
-def gateway(answer: bytes, status: str = "200 OK"):  # type: ignore[no-untyped-def]
+def gateway(answer: bytes, status: str = "200 OK") -> Callable[[Peer], None]:
     def script(peer: Peer) -> None:
         while peer.read_request() is not None:
             peer.answer(answer, status)
@@ -113,7 +114,9 @@ def trickling(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("script", [silent, trickling])
-def test_a_cancel_request_is_bounded_whatever_the_gateway_does(script) -> None:  # type: ignore[no-untyped-def]
+def test_a_cancel_request_is_bounded_whatever_the_gateway_does(
+    script: Callable[[Peer], None],
+) -> None:
     with RawServer(script) as server:
         provider = De2GeneratorProvider(server.url)
         begun = time.monotonic()

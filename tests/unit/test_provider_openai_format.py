@@ -118,6 +118,11 @@ def test_a_repeated_name_is_not_doubled_and_a_split_one_is_joined() -> None:
     assert calls(piece(0, "a", "get_", ""), piece(0, None, "time", "{}")) == [ToolCall("a", "get_time", "{}")]
 
 
+def test_a_tool_name_without_end_is_refused() -> None:
+    with pytest.raises(ProviderNonsense, match="name"):
+        calls(*(piece(0, "a", f"n{number}", "") for number in range(1000)))
+
+
 def test_missing_and_repeated_ids_are_replaced_by_ids_of_their_own() -> None:
     whole = {
         "choices": [

@@ -1,6 +1,7 @@
 """The app: routes, errors, authentication, and the runtime behind them."""
 
 import threading
+import time
 
 from flask_openapi import Info, OpenAPI
 
@@ -35,10 +36,11 @@ class Runtime:
 
     def close(self, timeout_s: float) -> None:
         """Wait until the turns are parked and everything is written, ``timeout_s`` seconds at most."""
+        deadline = time.monotonic() + timeout_s
         self.begin_shutdown()
         assert self._shutdown is not None
         self._shutdown.join(timeout_s)
-        self.main.close(timeout_s)
+        self.main.close(max(0.5, deadline - time.monotonic()))
 
 
 def create_app(settings: Settings) -> OpenAPI:
@@ -54,7 +56,6 @@ def create_app(settings: Settings) -> OpenAPI:
         validation_error_model=Problem,
         validation_error_callback=validation_error_response,
         doc_prefix="/docs",
-        doc_url="/../openapi.json",
         static_folder=None,
     )
     app.extensions["runtime"] = Runtime(settings)
@@ -63,4 +64,5 @@ def create_app(settings: Settings) -> OpenAPI:
     for routes in (session_routes, run_routes, event_routes, health_routes):
         app.register_api(routes)
     app.register_blueprint(page_routes)
+    app.add_url_rule("/openapi.json", "openapi_json", lambda: app.api_doc)
     return app

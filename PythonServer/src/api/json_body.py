@@ -13,6 +13,8 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 from core.errors import InvalidJson, InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
+#: How much of a body that is too large is still read, so that the connection can be used for the next request.
+MAX_DISCARDED_BYTES = 16 * MAX_BODY_BYTES
 #: Deeper than any plan that is allowed, and well above what the recursive libraries behind us can take.
 MAX_DEPTH = 200
 
@@ -37,14 +39,27 @@ class JsonRequest(Request):
         return parse_object(body, self.mimetype_params.get("charset", "utf-8"))
 
     def _whole_body(self) -> bytes:
-        body = self.get_data(cache=True)
+        try:
+            body = self.get_data(cache=True)
+        except RequestEntityTooLarge:
+            self._discard(self.content_length or MAX_DISCARDED_BYTES)
+            raise
         # The framework cuts a body without a length at the limit, and takes a broken one for a whole one.
         if self.content_length is None:
             if len(body) >= MAX_BODY_BYTES and self.environ["wsgi.input"].read(1):
+                self._discard(MAX_DISCARDED_BYTES)
                 raise RequestEntityTooLarge
         elif len(body) < self.content_length:
             raise ClientDisconnected
         return body
+
+    def _discard(self, size: int) -> None:
+        """Read away what is left, ``size`` bytes at most. The server would close the connection over the rest,
+        and with it the client's next request, which may be a stop.
+        """
+        left = min(size, MAX_DISCARDED_BYTES)
+        while left > 0 and (data := self.environ["wsgi.input"].read(min(left, 65_536))):
+            left -= len(data)
 
     def get_json(self, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
         """:attr:`json_object`. Not silent: the framework would turn broken JSON into "not an object"."""

@@ -133,7 +133,7 @@ class Registration:
     def run(self) -> None:
         try:
             self._abort()
-        except Exception:
+        except (Exception, Cancelled):
             log.exception("an abort failed; the stop goes on")
 
 
@@ -198,6 +198,13 @@ class Scope:
         while scope is not None and scope.level != level:
             scope = scope.parent
         return scope
+
+    def is_within(self, outer: Scope) -> bool:
+        """Whether this is ``outer`` or below it."""
+        scope: Scope | None = self
+        while scope is not None and scope is not outer:
+            scope = scope.parent
+        return scope is outer
 
     # -- ending: the first end wins ----------------------------------------------------
 

@@ -48,8 +48,9 @@ class AlarmClock:
             entry = (time.monotonic() + seconds, next(self._order), alarm)
             heapq.heappush(self._due, entry)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="alarm-clock", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="alarm-clock", daemon=True)
+                thread.start()  # may fail for want of threads; the next alarm then tries again
+                self._thread = thread
             elif self._due[0] is entry:
                 self._changed.notify()
         return alarm
@@ -62,7 +63,7 @@ class AlarmClock:
                 continue
             try:
                 action()
-            except Exception:
+            except BaseException:  # also a stop that an action met: the clock is everybody's
                 log.exception("an alarm failed")
 
     def _next(self) -> Alarm:

@@ -13,6 +13,11 @@ const CLEAN = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+const escape = (text) => text.replace(/[&<>"']/g, (char) => `&#${char.charCodeAt(0)};`);
+
+// HTML is shown as it was written: a model that writes about a tag means to show it. Only a line break stays one.
+marked.use({ renderer: { html: ({ text }) => (/^<br\s*\/?>$/i.test(text.trim()) ? "<br>" : escape(text)) } });
+
 DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName !== "A") return;
   node.setAttribute("target", "_blank");

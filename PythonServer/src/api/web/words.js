@@ -82,8 +82,8 @@ export function receiptSummary(receipt) {
   return parts.length > 0 ? parts.join(", ") : "nothing was running";
 }
 
-/** What a goal's state is called, and which icon it has. */
-export function goalState(goal, turn) {
+/** What a goal's state is called, and which icon it has; `isStopping` is of its turn. */
+export function goalState(goal, isStopping) {
   switch (goal.status) {
     case "COMPLETED": return { icon: "done", word: "done" };
     case "FAILED": return { icon: "failed", word: "failed" };
@@ -92,7 +92,7 @@ export function goalState(goal, turn) {
       return { icon: "skipped", word: goal.cause === "dependency" ? "skipped" : "never started" };
     case "NOT_STARTED": return { icon: "waiting", word: "waiting" };
     default:
-      if (turn.state === "stopping") return { icon: "working", word: "stopping" };
+      if (isStopping) return { icon: "working", word: "stopping" };
       return goal.retry ? { icon: "paused", word: "retrying" } : { icon: "working", word: "working" };
   }
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from core.cancellation import Cause, CauseWord
 from core.engine.call_pool import CallPool
 from core.engine.embedded import Engine, StopAnswer
 from core.engine.recovery import settle_lost_turns
-from core.errors import InvalidRequest, NotFound, ServerError
+from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError
 from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 #: What an agent is told that was given no instructions.
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Answer the user's request directly."
+
+#: Seconds that a shutdown waits for its turns before it ends the streams. A stop is bounded by 1.8 s.
+PARK_S = 3.0
 
 #: Events read from the store at once when a reader catches up.
 PAGE = 500
@@ -85,11 +89,14 @@ class Main:
 
     def terminate_run(self, caller: Caller, run_id: str, reason: str | None, wait_ms: int) -> StopAnswer:
         """End the run, and the turn with it."""
-        run = self._find(caller, run_id)
-        if run["state"] == "cancelled":
-            return StopAnswer(run_id, run["turn_id"], False, run["state"], [])
         order = StopOrder(Cause(CauseWord.USER, reason), ends_run=True)
-        return self.engine.stop(run, order, None, wait_ms / 1000)
+        try:
+            return self.engine.stop(self._find(caller, run_id), order, None, wait_ms / 1000)
+        except RunIsOver:
+            run = self._find(caller, run_id)
+            if run["state"] != "cancelled":
+                raise
+            return StopAnswer(run_id, run["turn_id"], False, run["state"], [])
 
     def stop_plan(self, caller: Caller) -> StopAnswer | None:
         """Stop the plan of the caller's session, else of the newest turn; None if there is none."""
@@ -97,7 +104,7 @@ class Main:
             run = queries.newest_open_run(connection, caller)
         if run is None:
             return None
-        return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+        return self._stop_plan_of(run)
 
     def stop_session(self, session_id: str) -> StopAnswer | None:
         """Stop the plan of a session, on the word of the service that holds the remote session API token."""
@@ -107,7 +114,13 @@ class Main:
                 raise NotFound("there is no such session")
         if run is None or run["state"] == "awaiting_input":
             return None
-        return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+        return self._stop_plan_of(run)
+
+    def _stop_plan_of(self, run: Any) -> StopAnswer | None:
+        try:
+            return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+        except RunIsOver:
+            return None  # it ended an instant ago
 
     def client_gone(self, caller: Caller, run_id: str, turn_id: str) -> StopAnswer:
         """The reader that wanted its turn stopped on hanging up has hung up."""
@@ -173,7 +186,7 @@ class Main:
         """What keeps the server from serving, in one sentence; None if nothing does."""
         if self.engine.is_closing:
             return "the server is shutting down"
-        if not self.writer.is_healthy:
+        if not self.writer.is_healthy and not self.writer.try_again():
             return "the store did not take the last write"
         return None
 
@@ -191,13 +204,16 @@ class Main:
     def begin_shutdown(self) -> None:
         """Stop every turn as ``shutdown``, start nothing more, and end the streams once the turns are parked."""
         self.engine.shut_down()
+        self.engine.wait_parked(PARK_S)  # so that readers see how their turns ended
+        self.hub.close()
 
     def close(self, timeout_s: float) -> None:
-        """Wait until the turns are parked and everything is written; then let go of the store."""
+        """Wait ``timeout_s`` at most until the turns are parked and everything is written; let go of the store."""
+        deadline = time.monotonic() + timeout_s
         if not self.engine.wait_parked(timeout_s):
             log.warning("turns are still open; the next start settles them")
         self.hub.close()
-        self.writer.close(timeout_s)
+        self.writer.close(max(0.1, deadline - time.monotonic()))
         self.database.dispose()
 
 
@@ -269,6 +285,9 @@ def post_stopplan_data(
         answer = stop()
     except ServerError as error:
         return False, None, error, error.status
+    except Exception as error:
+        log.exception("a stop failed inside")
+        return False, None, ServerError("The server failed; the log says why"), ServerError.status
     if answer is None:
         return True, {"message": message, "stopped": False}, None, 200
     data = {"run_id": answer.run_id, "turn_id": answer.turn_id, "receipt": answer.receipt}

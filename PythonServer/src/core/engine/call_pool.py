@@ -12,14 +12,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
 from core.cancellation import Scope
+from core.clock import alarm_clock
 
 log = logging.getLogger(__name__)
 
 #: Seconds after which a thread with nothing to do ends.
 IDLE_S: Final = 10.0
+
+#: Seconds after which a thread is asked for again when the system had none.
+RETRY_S: Final = 0.5
 
 
 class _Worker:
@@ -89,7 +94,14 @@ class CallPool:
             self._give_back(worker)
             started = self._assign()
         self._start(started)
-        yield
+        try:
+            yield
+        except Exception:
+            self._return(worker, scope)
+            raise
+        self._return(worker, scope)
+
+    def _return(self, worker: _Worker, scope: Scope) -> None:
         back: Future[None] = Future()
         entry = (worker, back)
         with self._lock:
@@ -135,8 +147,23 @@ class CallPool:
         return started
 
     def _start(self, workers: list[_Worker]) -> None:
-        for worker in workers:
-            threading.Thread(target=self._run, args=(worker,), name="call", daemon=True).start()
+        for index, worker in enumerate(workers):
+            try:
+                threading.Thread(target=self._run, args=(worker,), name="call", daemon=True).start()
+            except RuntimeError:
+                log.error("no thread for a call: the system has none left; trying again")
+                self._put_back(workers[index:])
+                return
+
+    def _put_back(self, workers: list[_Worker]) -> None:
+        with self._lock:
+            for worker in reversed(workers):
+                assert worker.job is not None
+                self._backlog.appendleft(worker.job)
+                self._give_back(worker)
+        # A thread that ends its job takes the next one anyway; this is for the case that none is at work.
+        with contextlib.suppress(RuntimeError):  # no thread for the clock either
+            alarm_clock.after(RETRY_S, partial(self.submit, ()))
 
     # -- a pool thread ----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, Protocol, TypeVar
 
@@ -100,10 +101,14 @@ class Engine:
 
     def decide(self, decision: Callable[[Transaction], T]) -> T:
         """Have the writer make a decision, and wait until it is durable."""
-        try:
-            return self._writer.transact(decision).result(STORE_TIMEOUT_S)
-        except FutureTimeoutError:
-            raise StoreError("the store did not answer in time") from None
+        decided = self._writer.transact(decision)
+        for _ in range(2):
+            try:
+                return decided.result(STORE_TIMEOUT_S)
+            except FutureTimeoutError:
+                if decided.cancel():
+                    break  # else it is being written at this moment, and what comes of it should not be lost
+        raise StoreError("the store did not answer in time")
 
     # -- running -----------------------------------------------------------------------------
 
@@ -171,10 +176,17 @@ class Engine:
         deadline_ms = turn.start.options.get("deadline_ms")
         if deadline_ms is None:
             return lambda: None
-        order = StopOrder(Cause(CauseWord.DEADLINE, f"the turn took longer than {deadline_ms} ms"))
+        cause = Cause(CauseWord.DEADLINE, f"the turn took longer than {deadline_ms} ms")
+        order = StopOrder(cause, ends_run=not turn.start.interactive)
         # A thread, since a stop asks the gateway and alarms must not block.
-        stop = threading.Thread(target=self._stop_live, args=(turn, order), name="deadline", daemon=True)
+        stop = threading.Thread(target=self._stop_at_deadline, args=(turn, order), name="deadline", daemon=True)
         return alarm_clock.after(deadline_ms / 1000, stop.start).call_off
+
+    def _stop_at_deadline(self, turn: Turn, order: StopOrder) -> None:
+        try:
+            self._stop_live(turn, order)
+        except ServerError as error:  # the stop holds
+            log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.detail)
 
     def _end(self, turn: Turn, error: BaseException | str | None) -> None:
         outcome = turn.finish(error)
@@ -202,6 +214,10 @@ class Engine:
                 if self.scope.is_stopped:
                     return outcome, None
                 pause.wait(RETRY_END_S)
+            except Exception:
+                # A fault of ours must not leave a turn that lives for ever; start-up settles its row.
+                log.exception("the end of %s could not be recorded", start.turn_id)
+                return outcome, None
 
     # -- stopping --------------------------------------------------------------------------------
 
@@ -213,9 +229,9 @@ class Engine:
         In this order: refuse what is refused, close the scope and reach everything, record, answer. ``wait_s``
         waits for the turn's end.
         """
+        run, turn = self._find_current(run)
         if run["state"] in TERMINAL:
             raise RunIsOver()
-        turn = self.live_turn(run["id"])
         turn_id = turn.start.turn_id if turn is not None else run["turn_id"]
         if if_turn is not None and if_turn != turn_id:
             raise TurnIsOver()
@@ -223,17 +239,50 @@ class Engine:
             raise NotInteractive("terminate the run, or stop it by /stopplan")
         if turn is not None:
             return self._stop_live(turn, order, wait_s)
-        return self._stop_by_row(run, turn_id, order, wait_s)
+        try:
+            return self._stop_by_row(run, turn_id, order, wait_s)
+        except TurnIsOver:
+            if if_turn is not None:
+                raise
+            return self._answer_too_late(run["id"], turn_id, order, wait_s)
+
+    def _find_current(self, run: RowMapping) -> tuple[RowMapping, Turn | None]:
+        """The run's row and, if it runs here, its current turn. A turn that has ended may live for a moment longer."""
+        turn = self.live_turn(run["id"])
+        if turn is None or turn.start.turn_id == run["turn_id"]:
+            return run, turn
+        # They were read at two moments. Read once more, the row is the newer of the two.
+        try:
+            run = self._read_row(run["id"])
+        except StoreError:
+            return run, turn
+        return run, turn if turn.start.turn_id == run["turn_id"] else None
 
     def _stop_live(self, turn: Turn, order: StopOrder, wait_s: float = 0.0) -> StopAnswer:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
+        pause_at("engine.before_stop")
         if turn.stop(order) is Verdict.OVER:
-            turn.ended.result(STORE_TIMEOUT_S)
-            self._record_stop(run_id, turn_id, order, [])  # a terminate ends the parked run
-            return StopAnswer(run_id, turn_id, False, self._state(run_id), [])
+            self._wait_end(turn)
+            return self._answer_too_late(run_id, turn_id, order, wait_s)
         pause_at("engine.before_stop_is_recorded")
-        self._record_stop(run_id, turn_id, order, turn.receipt_so_far)
+        self._wait_recorded(turn, order)
         return self._answer(turn, wait_s)
+
+    def _wait_end(self, turn: Turn) -> None:
+        try:
+            turn.ended.result(STORE_TIMEOUT_S)
+        except FutureTimeoutError:
+            raise StoreError("the turn has finished, and its end could not be recorded yet") from None
+
+    def _answer_too_late(self, run_id: str, turn_id: str, order: StopOrder, wait_s: float) -> StopAnswer:
+        """The turn had finished. A terminate means the run, so it goes on to what runs or waits there now."""
+        run = self._read_row(run_id)
+        if order.ends_run and run["state"] not in TERMINAL:
+            try:
+                return self.stop(run, order, None, wait_s)
+            except RunIsOver:
+                run = self._read_row(run_id)
+        return StopAnswer(run_id, turn_id, False, run["state"], [])
 
     def _answer(self, turn: Turn, wait_s: float) -> StopAnswer:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
@@ -253,16 +302,25 @@ class Engine:
             return self._stop_live(turn, order, wait_s)
         return StopAnswer(run["id"], turn_id, is_recorded, self._state(run["id"]), [])
 
-    def _record_stop(self, run_id: str, turn_id: str, order: StopOrder, receipt: list[dict[str, Any]]) -> None:
+    def _wait_recorded(self, turn: Turn, order: StopOrder) -> None:
+        """Until the stop is durable. A terminate that joined a turn-stop widens the record."""
+        run_id, turn_id = turn.start.run_id, turn.start.turn_id
         try:
-            self.decide(lambda tx: request_stop(tx, run_id, turn_id, order))
+            turn.wait_recorded(STORE_TIMEOUT_S)
+            if order.ends_run:
+                self.decide(lambda tx: request_stop(tx, run_id, turn_id, order))
         except (TurnIsOver, RunIsOver):
             pass  # the turn's end was recorded first, and with it this stop
-        except StoreError:
-            raise StopNotRecorded(run_id=run_id, turn_id=turn_id, stopped=True, receipt=receipt) from None
+        except (StoreError, FutureTimeoutError):
+            raise StopNotRecorded(
+                run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.receipt_so_far
+            ) from None
+
+    def _read_row(self, run_id: str) -> RowMapping:
+        return self.decide(lambda tx: read_run(tx, run_id))
 
     def _state(self, run_id: str) -> str:
-        return str(self.decide(lambda tx: read_run(tx, run_id)["state"]))
+        return str(self._read_row(run_id)["state"])
 
     # -- going down ------------------------------------------------------------------------------
 
@@ -284,7 +342,6 @@ class Engine:
         """Until no turn runs here; False after ``timeout_s``."""
         with self._all_parked:
             return self._all_parked.wait_for(lambda: not self._live, timeout_s)
-
 
 
 class _StartPlace:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core.cancellation import Cause, CauseWord, Level, Scope
+from core.gates import pause_at
 from core.plan.goal_status import FINAL, MOVES, GoalStatus
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ class Goal:
     """One goal. All of its state is guarded by ``plan.lock``; read it from elsewhere only for display."""
 
     __slots__ = (
-        "_cancelled_children", "_failed_children", "_open_children", "agent", "blockers", "cause", "children",
-        "dependents", "depends_on", "ended_at", "error", "id", "parent", "plan", "prompt", "result", "scope",
-        "started_at", "status", "text", "title", "worker",
+        "_cancelled_by", "_cancelled_children", "_failed_children", "_open_children", "agent", "blockers", "cause",
+        "children", "dependents", "depends_on", "ended_at", "error", "id", "parent", "plan", "prompt", "result",
+        "scope", "started_at", "status", "text", "title", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,8 @@ class Goal:
         self._open_children = 0
         self._failed_children = 0
         self._cancelled_children = 0
+        # The cause of the first child that was cancelled.
+        self._cancelled_by: Cause | None = None
         if parent is not None:
             parent.children.append(self)
             parent._open_children += 1
@@ -94,6 +97,7 @@ class Goal:
         """Run the children as their dependencies allow, until all are final or the plan is stopped."""
         from core.plan.scheduler import Scheduler  # the scheduler needs Goal
 
+        pause_at("goal.before_children")
         (self.scope or self.plan.scope).checkpoint()
         return Scheduler(self.plan, self).run()
 
@@ -119,7 +123,7 @@ class Goal:
         self.plan.start_ready(ready)
         return changed
 
-    def cancel_llm_request(self, timeout_s: float) -> None:
+    def cancel_llm_request(self, timeout_s: float | None = None) -> None:
         """Ask for the cancellation of this goal's model requests, at the agent that works on it."""
         if self.agent is not None:
             self.agent.cancel_llm_request(self, timeout_s)
@@ -151,6 +155,7 @@ class Goal:
             self._failed_children += 1
         elif child.status is GoalStatus.CANCELLED:
             self._cancelled_children += 1
+            self._cancelled_by = self._cancelled_by or child.cause
         return self.verdict()
 
     def verdict(self) -> GoalStatus | None:
@@ -160,6 +165,10 @@ class Goal:
         if self._failed_children:
             return GoalStatus.FAILED
         return GoalStatus.CANCELLED if self._cancelled_children else GoalStatus.COMPLETED
+
+    def verdict_cause(self, verdict: GoalStatus) -> Cause | None:
+        """Why an inner goal is CANCELLED: as its first cancelled child."""
+        return self._cancelled_by if verdict is GoalStatus.CANCELLED else None
 
     def __repr__(self) -> str:
         return f"<Goal {self.id} {self.status}>"
@@ -190,12 +199,12 @@ def settle(
                     ready.append(dependent)
         else:
             # What waits for this goal, and what is inside it, will never start.
-            _cancel_unstarted(done.dependents, _BY_DEPENDENCY, settled)
+            _cancel_unstarted(done.dependents, done.plan.scope.cause or _BY_DEPENDENCY, settled)
             _cancel_unstarted(done.children, done.cause, settled)
         parent = done.parent
         if parent is not None:
             verdict = parent.count_child(done)
-            if verdict is not None and parent.move(verdict, done.cause, None, None):
+            if verdict is not None and parent.move(verdict, parent.verdict_cause(verdict), None, None):
                 settled.append(parent)
     return True, ready
 

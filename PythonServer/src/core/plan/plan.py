@@ -52,17 +52,18 @@ class Plan:
             self.cancel_unstarted(stop.cause)
         return self.plan_goal.status
 
-    def cancel_llm_requests(self, timeout_s: float, within: Scope | None = None) -> None:
+    def cancel_llm_requests(self, timeout_s: float | None = None, within: Scope | None = None) -> None:
         """Ask for the cancellation of the requests of all goals IN_PROGRESS, one task a goal, all at once.
 
-        ``within`` narrows it to the goals under that scope. Returns when each was answered, or after ``timeout_s``.
+        ``within`` narrows it to the goals under that scope. Returns when each was answered, or after ``timeout_s``;
+        without that, each agent keeps to its own limit.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         tasks: list[Future[None]] = [
             _cancel_pool.submit(_ask, goal, deadline)
             for goal in self.plan_goal.get_active_goals()
             if goal.agent is not None and goal.agent.has_requests_to_ask(goal)
-            if within is None or _is_within(goal.scope, within)
+            if within is None or (goal.scope is not None and goal.scope.is_within(within))
         ]
         wait(tasks, timeout_s)
 
@@ -82,9 +83,10 @@ class Plan:
 
     def start_ready(self, ready: list[Goal]) -> None:
         """Goals that a status change released."""
-        if self.scheduler is not None:
-            self.scheduler.start(ready)
-            self.scheduler.announce_end()
+        scheduler = self.scheduler  # gone as soon as the last goal is final
+        if scheduler is not None:
+            scheduler.start(ready)
+            scheduler.announce_end()
 
     def cancel_unstarted(self, cause: Cause) -> None:
         """Nothing that is NOT_STARTED will start."""
@@ -131,11 +133,6 @@ def describe(goal: Goal) -> dict[str, Any]:
     }
 
 
-def _ask(goal: Goal, deadline: float) -> None:
-    goal.cancel_llm_request(deadline - time.monotonic())
+def _ask(goal: Goal, deadline: float | None) -> None:
+    goal.cancel_llm_request(None if deadline is None else deadline - time.monotonic())
 
-
-def _is_within(scope: Scope | None, outer: Scope) -> bool:
-    while scope is not None and scope is not outer:
-        scope = scope.parent
-    return scope is outer

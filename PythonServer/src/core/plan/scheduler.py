@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from core.cancellation import Cancelled, Cause
 from core.errors import ServerError
+from core.gates import pause_at
 from core.plan.goal import Goal, settle
 from core.plan.goal_status import GoalStatus
 
@@ -101,7 +102,7 @@ class Scheduler:
         goal.move(GoalStatus.CHILDREN_IN_PROGRESS, None, None, None)
         verdict = goal.verdict()
         if verdict is not None:  # every child was cancelled before the goal could open
-            return settle(goal, verdict)[1]
+            return settle(goal, verdict, goal.verdict_cause(verdict))[1]
         ready = []
         for child in goal.children:
             child.blockers -= 1
@@ -126,6 +127,7 @@ class Scheduler:
 
     def _run_one(self, goal: Goal) -> list[Goal]:
         plan = self._plan
+        pause_at("scheduler.before_goal_starts")
         with plan.lock:
             if goal.status is not GoalStatus.NOT_STARTED:
                 return []
@@ -139,8 +141,10 @@ class Scheduler:
             result = goal.run()
         except Cancelled as stop:
             # This is where the goal's scope was opened: a stop of the goal, of one of its calls, or of something
-            # wider, and a 499 from the gateway, all end it here.
-            return self._settle(goal, GoalStatus.CANCELLED, stop.cause)
+            # wider, and a 499 from the gateway, all end it here. Another's stop is no stop of this goal.
+            if _concerns(stop, goal):
+                return self._settle(goal, GoalStatus.CANCELLED, stop.cause)
+            return self._fail(goal, stop)
         except BaseException as error:
             return self._fail(goal, error)
         return self._complete(goal, result)
@@ -202,6 +206,11 @@ class _LeafJob:
 
     def __call__(self) -> None:
         self._scheduler.run_leaf(self._leaf)
+
+
+def _concerns(stop: Cancelled, goal: Goal) -> bool:
+    """Told by identity: the stopped scope is the goal's, below it, or around it."""
+    return goal.scope is not None and (stop.scope.is_within(goal.scope) or goal.scope.is_within(stop.scope))
 
 
 def public_message(error: BaseException) -> str:

@@ -16,12 +16,12 @@ from core.provider.abortable import AbortableSocket
 from core.provider.abortable_http import Passenger
 from core.provider.base_url import clean_key, clean_url
 from core.provider.failures import ServerRejected, ServerUnreachable
-from core.provider.http_client import HttpClient
+from core.provider.http_client import Endpoint, HttpClient
 from core.provider.http_failures import TRANSPORT_ERRORS, body_text, place, safe_excerpt, transport_failure
 from core.provider.model_call import ModelCall
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
-from core.provider.provider_http import JsonPost, stream_http
+from core.provider.provider_http import stream_http
 
 #: Connections kept for cancel requests, apart from those of the model requests, which may all be taken.
 _CANCEL_POOL = 32
@@ -39,20 +39,19 @@ class De2GeneratorProvider:
     ) -> None:
         uri = clean_url(uri)
         key = clean_key(api_key)
-        self._url = f"{uri}/v1/chat/completions"
-        self._cancel_url = f"{uri}/v1/cancel"
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._secrets = (key,) if key else ()
         self._client = HttpClient(uri, pool_size=pool_size, verify=verify)
+        self._endpoint = Endpoint(self._client, f"{uri}/v1/chat/completions", headers)
         self._cancel_client = HttpClient(uri, pool_size=_CANCEL_POOL, verify=verify)
+        self._cancel = Endpoint(self._cancel_client, f"{uri}/v1/cancel", headers)
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
         """See :class:`core.provider.provider.Provider`."""
         body = request_body(request)
         body["metadata"] = {"cancellation_token": call.token}
         reader = ChatReader(call.scope, self._secrets)
-        post = JsonPost(self._url, self._headers, body, self._secrets)
-        return stream_http(self._client, call, post, reader)
+        return stream_http(self._endpoint, call, body, reader, self._secrets)
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
         """See :class:`core.provider.provider.Provider`.
@@ -74,7 +73,7 @@ class De2GeneratorProvider:
             if stop.scope is not scope:
                 raise
             raise ServerUnreachable(
-                f"{place(self._cancel_url)} did not answer the cancel request in time", is_retryable=False
+                f"{place(self._cancel.url)} did not answer the cancel request in time", is_retryable=False
             ) from stop
         finally:
             deadline.call_off()
@@ -86,13 +85,13 @@ class De2GeneratorProvider:
 
     def _ask(self, passenger: Passenger, token: str, timeout_s: float) -> str:
         body = json.dumps({"cancellation_token": token}).encode()
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **self._headers}
-        limits = (timeout_s, timeout_s)
+        # The deadline is the scope's; these only must not strike before it.
+        limits = (timeout_s + 1, timeout_s + 1)
         try:
-            with self._cancel_client.post(passenger, self._cancel_url, headers, body, limits) as response:
+            with self._cancel.post(passenger, body, limits) as response:
                 answer = _read(response)
         except TRANSPORT_ERRORS as error:
-            raise transport_failure(error, self._cancel_url, has_answered=False, has_said=False) from error
+            raise transport_failure(error, self._cancel.url, has_answered=False, has_said=False) from error
         if not 200 <= response.status_code < 300:
             words = safe_excerpt(body_text(answer), self._secrets)
             raise ServerRejected(

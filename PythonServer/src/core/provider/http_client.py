@@ -25,35 +25,48 @@ class HttpClient:
         self._proxies: dict[str, str] = dict(get_environ_proxies(base_url))
         self._verify = verify
 
+    def send(self, request: requests.PreparedRequest, limits_s: tuple[float, float] | None) -> requests.Response:
+        """Send, and wait for the headers. Raises what ``requests`` raises."""
+        return self._adapter.send(
+            request, stream=True, timeout=limits_s or LIMITS_S, verify=self._verify, proxies=self._proxies
+        )
+
+    def close(self) -> None:
+        """Close the pooled connections. Calls in flight go on; theirs are closed when they end."""
+        self._adapter.close_pools()
+
+
+class Endpoint:
+    """One address that JSON is posted to, with headers that are the same each time."""
+
+    def __init__(self, client: HttpClient, url: str, headers: Mapping[str, str]) -> None:
+        self.url = url
+        self._client = client
+        # An answer that is compressed all the same is decoded; but a compressor holds a stream back.
+        fixed = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
+        # Prepared once: it is a fourth of the cost of a small request.
+        self._request = requests.Request("POST", url, headers=fixed).prepare()
+
     @contextlib.contextmanager
     def post(
-        self,
-        passenger: Passenger,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        limits_s: tuple[float, float] | None = None,
+        self, passenger: Passenger, body: bytes, limits_s: tuple[float, float] | None = None
     ) -> Iterator[requests.Response]:
         """Send, wait for the headers, and hand out the answer with its body unread.
 
         Inside the ``with`` the passenger's wire reaches the connection. Leaving closes the answer, which
         drops the connection unless the body was read to its end. Raises what ``requests`` raises, and
-        ``Cancelled``.
+        ``Cancelled``. ``limits_s`` are seconds for a connection and for a silence, else :data:`LIMITS_S`.
         """
-        request = requests.Request("POST", url, headers=dict(headers), data=body).prepare()
+        request = self._request.copy()
+        request.body = body
+        request.headers["Content-Length"] = str(len(body))
         response: requests.Response | None = None
         try:
             with carrying(passenger):
-                response = self._adapter.send(
-                    request, stream=True, timeout=limits_s or LIMITS_S, verify=self._verify, proxies=self._proxies
-                )
+                response = self._client.send(request, limits_s)
             yield response
         finally:
             # This thread is the reader, so close() finds the reader's lock free.
             if response is not None:
                 response.close()
             passenger.wire.detach()
-
-    def close(self) -> None:
-        """Close the pooled connections. Calls in flight go on; theirs are closed when they end."""
-        self._adapter.close_pools()

@@ -8,6 +8,7 @@ from core.call import Call, CallKind, Outcome
 from core.cancellation import Scope
 from core.clock import alarm_clock
 from core.errors import ProviderError
+from core.gates import pause_at
 
 
 class Wire(Protocol):
@@ -65,6 +66,7 @@ class ModelCall(Call):
 
         Raises ``Cancelled`` if a stop came first, so that a request that was shut before it was sent is never sent.
         """
+        pause_at("model_call.before_sent")
         with self._phase:
             self._is_sent = True
         self.scope.checkpoint()

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from core.provider.base_url import clean_key, clean_url
-from core.provider.http_client import HttpClient
+from core.provider.http_client import Endpoint, HttpClient
 from core.provider.model_call import ModelCall
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
-from core.provider.provider_http import JsonPost, stream_http
+from core.provider.provider_http import stream_http
 
 
 class OpenAIProvider:
@@ -18,17 +18,17 @@ class OpenAIProvider:
     def __init__(
         self, base_url: str, api_key: str | None = None, *, pool_size: int = 256, verify: bool | str = True
     ) -> None:
-        self._url = f"{clean_url(base_url)}/chat/completions"
+        base_url = clean_url(base_url)
         key = clean_key(api_key)
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._secrets = (key,) if key else ()
-        self._client = HttpClient(self._url, pool_size=pool_size, verify=verify)
+        self._client = HttpClient(base_url, pool_size=pool_size, verify=verify)
+        self._endpoint = Endpoint(self._client, f"{base_url}/chat/completions", headers)
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
         """See :class:`core.provider.provider.Provider`."""
         reader = ChatReader(call.scope, self._secrets)
-        post = JsonPost(self._url, self._headers, request_body(request), self._secrets)
-        return stream_http(self._client, call, post, reader)
+        return stream_http(self._endpoint, call, request_body(request), reader, self._secrets)
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
         """Not possible here."""

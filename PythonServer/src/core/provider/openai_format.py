@@ -6,7 +6,7 @@ an id, no ``[DONE]``, a whole reply where a stream was asked for.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from core.cancellation import Scope
@@ -44,7 +44,7 @@ class ChatReader:
     object, ``GoalCancelledException`` for an error object with code 499.
     """
 
-    def __init__(self, scope: Scope, secrets: tuple[str, ...] = ()) -> None:
+    def __init__(self, scope: Scope, secrets: Sequence[str] = ()) -> None:
         self._scope = scope
         self._secrets = secrets
         self._text = TextJoiner()

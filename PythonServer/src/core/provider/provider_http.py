@@ -8,8 +8,7 @@ reader goes on to the end of the answer, drops what still comes, and leaves with
 import contextlib
 import itertools
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import requests
@@ -20,7 +19,7 @@ from core.provider.abortable import AbortableSocket
 from core.provider.abortable_http import Passenger
 from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected, cancelled_by_gateway
-from core.provider.http_client import HttpClient
+from core.provider.http_client import Endpoint
 from core.provider.http_failures import (
     TRANSPORT_ERRORS,
     body_text,
@@ -43,13 +42,6 @@ _READ = 64 << 10
 #: Seconds that a server has for the rest once the reply is complete, and once its end mark came.
 _REST_S, _TRAILER_S = 5.0, 0.25
 
-# A compressed stream is held back by the compressor; what is compressed all the same is decoded.
-_HEADERS = {
-    "Content-Type": "application/json",
-    "Accept": "text/event-stream",
-    "Accept-Encoding": "identity",
-}
-
 
 class Reader(Protocol[D_co]):
     """Turns payloads into deltas; knows the wire form that this module does not know."""
@@ -69,31 +61,23 @@ class Reader(Protocol[D_co]):
         """The last deltas, or ``ProviderNonsense`` if the reply is not complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPost:
-    """What to send. ``secrets`` are words that no error message may repeat."""
-
-    url: str
-    headers: Mapping[str, str]
-    body: Mapping[str, Any]
-    secrets: tuple[str, ...] = ()
-
-
-def stream_http(client: HttpClient, call: ModelCall, post: JsonPost, reader: Reader[D]) -> Iterator[D]:
-    """Send, and yield the deltas that ``reader`` makes of the answer. For one thread; close it if left early.
+def stream_http(
+    endpoint: Endpoint, call: ModelCall, body: Mapping[str, Any], reader: Reader[D], secrets: Sequence[str] = ()
+) -> Iterator[D]:
+    """Post ``body``, and yield the deltas that ``reader`` makes of the answer. For one thread; may be closed early.
 
     Raises ``ServerUnreachable``, ``ServerRejected``, ``ProviderNonsense``, ``Cancelled`` if the call's scope
-    was stopped, ``GoalCancelledException`` on a 499. However it ends, the abort is forgotten and the
-    connection is dropped or, if the body was read to its end, back in its pool.
+    was stopped, ``GoalCancelledException`` on a 499; no message repeats one of the ``secrets``. However it ends,
+    the abort is forgotten and the connection is dropped or, if the body was read to its end, back in its pool.
     """
     if not isinstance(call.wire, AbortableSocket):
         raise TypeError("a call over HTTP needs an AbortableSocket as its wire")
     passenger = Passenger(call.wire, call.scope, call.mark_sent)
-    data = json.dumps(post.body, ensure_ascii=False).encode("utf-8", "replace")
-    answer = _Answer(post, reader, passenger)
+    data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    answer = _Answer(endpoint.url, reader, passenger, secrets)
     with call.scope.on_cancel(call.abort):
         try:
-            with client.post(passenger, post.url, {**_HEADERS, **post.headers}, data) as response:
+            with endpoint.post(passenger, data) as response:
                 for delta in answer.deltas(response):
                     # What comes between a stop and the end of the answer is no part of the reply any more.
                     if not call.scope.is_stopped:
@@ -103,7 +87,7 @@ def stream_http(client: HttpClient, call: ModelCall, post: JsonPost, reader: Rea
             # Explaining what a stop broke would be wasted, and 1,000 calls may be doing it at once.
             call.scope.checkpoint(error)
             raise transport_failure(
-                error, post.url, has_answered=answer.has_headers, has_said=answer.has_said
+                error, endpoint.url, has_answered=answer.has_headers, has_said=answer.has_said
             ) from error
         finally:
             answer.call_off_hurry()
@@ -112,9 +96,9 @@ def stream_http(client: HttpClient, call: ModelCall, post: JsonPost, reader: Rea
 class _Answer(Generic[D]):
     """One HTTP answer on its way through a reader."""
 
-    def __init__(self, post: JsonPost, reader: Reader[D], passenger: Passenger) -> None:
-        self._url = post.url
-        self._secrets = post.secrets
+    def __init__(self, url: str, reader: Reader[D], passenger: Passenger, secrets: Sequence[str]) -> None:
+        self._url = url
+        self._secrets = secrets
         self._reader = reader
         self._passenger = passenger
         self._hurry: Alarm | None = None

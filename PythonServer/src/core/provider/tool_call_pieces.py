@@ -9,6 +9,8 @@ from core.errors import ProviderNonsense
 from core.provider.provider import ToolCall
 from core.provider.surrogates import whole_text
 
+_MAX_NAME = 1000
+
 
 @dataclass(slots=True)
 class _Open:
@@ -23,6 +25,7 @@ class ToolCallPieces:
     def __init__(self) -> None:
         self._in_order: list[_Open] = []
         self._by_index: dict[int, _Open] = {}
+        self._by_id: dict[str, _Open] = {}
 
     def take(self, pieces: Any, *, is_whole: bool = False) -> None:
         """Add the ``tool_calls`` of one delta; with ``is_whole`` each entry is a call of its own."""
@@ -45,8 +48,8 @@ class ToolCallPieces:
             used.add(call_id)
             arguments = whole_text("".join(part.arguments))
             calls.append(ToolCall(call_id, whole_text(part.name), arguments or "{}"))
-        self._in_order.clear()
-        self._by_index.clear()
+        for parts in (self._in_order, self._by_index, self._by_id):
+            parts.clear()
         return calls
 
     def _add(self, piece: dict[str, Any], is_whole: bool) -> None:
@@ -57,6 +60,8 @@ class ToolCallPieces:
         name = as_text(function.get("name"))
         if name and name != part.name:
             part.name += name
+            if len(part.name) > _MAX_NAME:
+                raise ProviderNonsense("the model server sent a tool name without end")
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
             part.arguments.append(json.dumps(arguments, ensure_ascii=False))
@@ -71,8 +76,10 @@ class ToolCallPieces:
                 part = self._by_index[index] = self._new()
             return part
         if call_id:
-            known = next((part for part in self._in_order if part.id == call_id), None)
-            return known or self._new()
+            part = self._by_id.get(call_id)
+            if part is None:
+                part = self._by_id[call_id] = self._new()
+            return part
         return self._in_order[-1] if self._in_order else self._new()
 
     def _new(self) -> _Open:

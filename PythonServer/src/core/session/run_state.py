@@ -28,7 +28,8 @@ _ENDS_OF_A_TURN: Final = frozenset({RunState.QUEUED, RunState.AWAITING_INPUT}) |
 
 #: From each state, where it may go. ``queued`` at the end of a turn: the next message was waiting.
 MOVES: Final[dict[RunState, frozenset[RunState]]] = {
-    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.STOPPING}),
+    # A turn may end before it was recorded that it began: the store took no writes just then.
+    RunState.QUEUED: _ENDS_OF_A_TURN | {RunState.RUNNING, RunState.STOPPING},
     RunState.RUNNING: _ENDS_OF_A_TURN | {RunState.AWAITING_ANSWER, RunState.STOPPING},
     RunState.AWAITING_ANSWER: frozenset({RunState.RUNNING, RunState.STOPPING}),
     RunState.STOPPING: _ENDS_OF_A_TURN,

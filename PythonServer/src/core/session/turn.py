@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from typing import Any
 
 from core.base.InputOutput import set_stopped
 from core.call import CallBook
-from core.cancellation import Cause, Level, Scope, Verdict
+from core.cancellation import Cancelled, Cause, Level, Scope, Verdict
 from core.events import Event, EventType
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -21,6 +22,7 @@ from core.plan.scheduler import Workers
 from core.session.receipt import Stock
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.transcript import assistant_message
+from core.session.turns import request_stop
 from core.store.writer import Writer
 
 Resting = Callable[[Scope], AbstractContextManager[None]]
@@ -46,11 +48,13 @@ class Turn:
         # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
         self._orders: list[StopOrder] = []
         self._stock: Stock | None = None
+        self._recorded: Future[bool] | None = None
         self._reached = threading.Event()
         self._receipt_so_far: list[dict[str, Any]] = []
         if not self.scope.is_stopped:
             # First abort of the scope, so it runs before any call is woken and could leave the books.
-            self.scope.add_abort(self._take_stock)
+            with contextlib.suppress(Cancelled):  # stopped since: the stock is taken at the end
+                self.scope.add_abort(self._meet_stop)
 
     # -- what agents and goals use -----------------------------------------------------------
 
@@ -66,14 +70,15 @@ class Turn:
             scope.sleep(seconds)
 
     def say(self, goal: Goal, text: str) -> None:
-        """Text of a goal. Raises ``Cancelled`` if the goal is final: the fence for a thread that was abandoned."""
+        """Text of a goal. Raises ``Cancelled`` once it is stopped or final: the fence for work that did not listen."""
         assert self.plan is not None
+        scope = goal.scope or self.scope
         with self.plan.lock:
-            if not goal.is_final:
+            if not goal.is_final and not scope.is_stopped:
                 goal.text.append(text)
                 self.emit(EventType.TEXT, {"text": text}, goal.id)
                 return
-        (goal.scope or self.scope).checkpoint()
+        scope.checkpoint()
         raise AssertionError(f"{goal} is final and was not stopped")
 
     # -- the plan ----------------------------------------------------------------------------
@@ -145,6 +150,7 @@ class Turn:
             try:
                 if self.plan is not None:
                     self.plan.cancel_llm_requests(self._cancel_timeout_s)
+                pause_at("turn.requests_cancelled")
             finally:
                 set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
                 self._set_receipt()
@@ -162,6 +168,32 @@ class Turn:
     def receipt_so_far(self) -> list[dict[str, Any]]:
         """What was known when everything had been reached: the same for all who ask."""
         return self._receipt_so_far
+
+    def order_in_force(self) -> StopOrder | None:
+        """The stop as it is recorded, by whomever: the cause that the scope took; it ends the run if any order did."""
+        cause = self.scope.cause
+        if cause is None:
+            return None
+        orders = list(self._orders)
+        inbox = next((order.inbox for order in orders if order.cause is cause), "keep")
+        return StopOrder(cause, any(order.ends_run for order in orders), inbox)
+
+    def wait_recorded(self, timeout_s: float) -> None:
+        """Until the stop is durable; raises what came of recording it, or ``TimeoutError``."""
+        if self._recorded is not None:
+            self._recorded.result(timeout_s)
+
+    def _meet_stop(self) -> None:
+        """Whoever stopped the scope: see what runs, and have the stop written down before anything is woken by it.
+
+        The writing goes on beside the reaching; only the answer waits for it. It comes before the turn's end in the
+        writer's queue, since nothing has been woken yet that could end the turn.
+        """
+        self._take_stock()
+        order = self.order_in_force()
+        if order is not None:
+            run_id, turn_id = self.start.run_id, self.start.turn_id
+            self._recorded = self._writer.transact(lambda tx: request_stop(tx, run_id, turn_id, order))
 
     def _take_stock(self) -> None:
         plan = self.plan
@@ -186,8 +218,7 @@ class Turn:
         return TurnOutcome(state, [assistant_message(self.plan, state, None)], error=message, plan=plan)
 
     def _stopped(self, cause: Cause, plan: dict[str, Any] | None, error: str | None) -> TurnOutcome:
-        order = self._order_of(cause)
-        if order is not None:
+        if any(order.cause is cause for order in self._orders):
             self._reached.wait(self._cancel_timeout_s * 2)  # so that the asked calls have their outcome
         if self._stock is None:
             self._take_stock()
@@ -195,18 +226,11 @@ class Turn:
         return TurnOutcome(
             "cancelled",
             [assistant_message(self.plan, "cancelled", cause.word)],
-            order=order or StopOrder(cause),
+            order=self.order_in_force(),
             receipt=stock.final() if stock is not None else [],
             error=error,
             plan=plan,
         )
-
-    def _order_of(self, cause: Cause) -> StopOrder | None:
-        orders = list(self._orders)
-        first = next((order for order in orders if order.cause is cause), None)
-        if first is not None and any(order.ends_run for order in orders):
-            return StopOrder(cause, ends_run=True, inbox=first.inbox)
-        return first
 
     def _failure(self) -> str | None:
         """Why the turn failed: no goal completed. None if one did."""

@@ -139,7 +139,10 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
         raise TurnIsOver()  # somebody settled it: a late result is not written
     order = outcome.order
     if run["state"] == RunState.STOPPING:
-        order = StopOrder.from_json(read_turn(tx, turn_id)["stop"])
+        recorded_stop = StopOrder.from_json(read_turn(tx, turn_id)["stop"])
+        # A terminate that joined the stop may not be recorded yet.
+        ends_run = recorded_stop.ends_run or (order is not None and order.ends_run)
+        order = StopOrder(recorded_stop.cause, ends_run)
     elif order is not None:
         _record_stop(tx, run, order)
     state = "cancelled" if order is not None else outcome.state

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from core.clock import iso
-from core.events import RUN_ENDS, Event, EventType
+from core.events import RUN_ENDS, TURN_ENDS, Event, EventType
 
 #: Events a feed keeps for its readers. One that falls further behind is told to resync.
 FEED_LENGTH: Final = 10_000
@@ -72,6 +72,9 @@ class Feed:
         with self._grown:
             self._events.extend(new)
             self._grown.notify_all()
+        if any(event.type in TURN_ENDS for event in new):
+            for reader in tuple(self.readers):
+                reader.hurry()
 
     def wake(self) -> None:
         """Let readers look at whether they should end."""
@@ -127,8 +130,8 @@ class FeedHub:
     def leave(self, reader: Reader, feed: Feed) -> None:
         with self._lock:
             feed.readers.discard(reader)
-            if not feed.readers:
-                self._feeds.pop(feed.run_id, None)
+            if not feed.readers and self._feeds.get(feed.run_id) is feed:
+                del self._feeds[feed.run_id]
 
     def count_readers(self) -> int:
         """How many readers there are now."""
@@ -152,6 +155,7 @@ class Reader:
         self._feed = feed
         self._woken_at = 0.0
         self._ended = threading.Event()
+        self._hurried = threading.Event()
 
     @property
     def is_ended(self) -> bool:
@@ -159,17 +163,25 @@ class Reader:
         return self._ended.is_set()
 
     def read(self, after: int, timeout_s: float) -> list[StoredEvent] | None:
-        """See :meth:`Feed.read`. At once after a pause, and then at most every 20 ms, with all that came."""
+        """See :meth:`Feed.read`. At once after a pause, and then at most every 20 ms, with all that came; the end of
+        a turn does not wait for that: somebody looks at a STOP button.
+        """
         pause = self._woken_at + GATHER_S - time.monotonic()
         if pause > 0:
-            self._ended.wait(pause)
+            self._hurried.wait(pause)
+            self._hurried.clear()
         batch = self._feed.read(after, self, timeout_s)
         self._woken_at = time.monotonic()
         return batch
 
+    def hurry(self) -> None:
+        """Cut the gathering short, once."""
+        self._hurried.set()
+
     def end(self) -> None:
         """Wake the reader and let it end."""
         self._ended.set()
+        self._hurried.set()
         self._feed.wake()
 
     def close(self) -> None:

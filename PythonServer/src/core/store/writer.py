@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Connection, Engine, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from core.errors import ServerError, StoreError
@@ -37,6 +38,9 @@ _COLUMNS: Final = ("run_id", "seq", "type", "at", "turn_id", "goal_id", "call_id
 
 #: Items a commit. Bounds how long a stop can wait behind other people's text.
 MAX_GROUP: Final = 500
+
+#: Runs whose numbers are remembered.
+MAX_MEMORY: Final = 10_000
 
 
 class Transaction:
@@ -62,6 +66,12 @@ class Transaction:
 class _Decision(Generic[T]):
     decide: Callable[[Transaction], T]
     future: Future[T]
+    is_begun: bool = False
+
+    def begin(self) -> bool:
+        """False if whoever asked took it back; once True, that is no longer possible."""
+        self.is_begun = self.is_begun or self.future.set_running_or_notify_cancel()
+        return self.is_begun
 
 
 @dataclass(slots=True)
@@ -81,6 +91,8 @@ class Writer:
         # Sequence numbers and open turns of the runs written lately; the store has the rest.
         self._memory: dict[str, _RunMemory] = {}
         self._is_healthy = True
+        # Held to queue a decision: none may come to lie behind the end, where nobody answers it.
+        self._closing = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
@@ -96,18 +108,31 @@ class Writer:
         self._queue.put(event)
 
     def transact(self, decide: Callable[[Transaction], T]) -> Future[T]:
-        """Queue a decision. The future has its result once it is durable; or its ``ServerError``, or ``StoreError``."""
+        """Queue a decision. The future has its result once it is durable; or its ``ServerError``, or ``StoreError``.
+
+        ``future.cancel()`` takes it back: True means that it never happens, False that it has begun.
+        """
         future: Future[T] = Future()
-        if self._is_closed:
-            future.set_exception(StoreError("the server is shutting down"))
-        else:
-            self._queue.put(_Decision(decide, future))
+        with self._closing:
+            if not self._is_closed:
+                self._queue.put(_Decision(decide, future))
+                return future
+        future.set_exception(StoreError("the server is shutting down"))
         return future
+
+    def try_again(self, timeout_s: float = 2.0) -> bool:
+        """Whether the store takes a write now; for when the newest one failed and no other comes along."""
+        try:
+            self.transact(_write_and_erase).result(timeout_s)
+        except (StoreError, TimeoutError):
+            return False
+        return True
 
     def close(self, timeout_s: float = 10) -> None:
         """Commit what is queued and stop. Harmless if repeated."""
-        self._is_closed = True
-        self._queue.put(None)
+        with self._closing:
+            self._is_closed = True
+            self._queue.put(None)
         self._thread.join(timeout_s)
 
     # -- the writer's thread ----------------------------------------------------------------
@@ -135,9 +160,9 @@ class Writer:
 
     def _commit_or_split(self, group: list[Event | _Decision[Any]]) -> None:
         try:
-            self._commit(group)
+            tell = self._commit(group)
         except Exception as error:  # full disk, lost connection, an item that the store refuses
-            self._is_healthy = False
+            self._is_healthy = not isinstance(error, DBAPIError)
             if len(group) > 1:
                 for item in group:
                     self._commit_or_split([item])
@@ -146,8 +171,16 @@ class Writer:
             item = group[0]
             if isinstance(item, _Decision):
                 _fail(item, StoreError() if isinstance(error, SQLAlchemyError) else error)
+            return
+        try:
+            tell()
+        except Exception:  # what is committed must not be tried again, whatever its readers make of it
+            log.exception("telling of a commit failed")
 
-    def _commit(self, group: list[Event | _Decision[Any]]) -> None:
+    def _commit(self, group: list[Event | _Decision[Any]]) -> Callable[[], None]:
+        """Returns what tells of the commit."""
+        if len(self._memory) > MAX_MEMORY:  # only between groups: what a group has numbered is not in the store yet
+            self._memory.clear()
         rows: list[Event] = []
         answers: list[tuple[_Decision[Any], Any]] = []
         refused: list[tuple[_Decision[Any], ServerError]] = []
@@ -156,6 +189,8 @@ class Writer:
                 for item in group:
                     if isinstance(item, Event):
                         self._number(connection, item, rows)
+                        continue
+                    if not item.begin():
                         continue
                     try:
                         answers.append((item, self._decide(connection, item, rows)))
@@ -168,11 +203,19 @@ class Writer:
             self._memory.clear()  # the numbers given out above were not used
             raise
         self._is_healthy = True
-        self._hub.publish(rows, encoded)
-        for decision, answer in answers:
-            decision.future.set_result(answer)
-        for decision, refusal in refused:
-            _fail(decision, refusal)
+        return partial(self._tell, rows, encoded, answers, refused)
+
+    def _tell(
+        self, rows: list[Event], encoded: list[str],
+        answers: list[tuple[_Decision[Any], Any]], refused: list[tuple[_Decision[Any], ServerError]],
+    ) -> None:  # fmt: skip
+        try:
+            self._hub.publish(rows, encoded)
+        finally:
+            for decision, answer in answers:
+                decision.future.set_result(answer)
+            for decision, refusal in refused:
+                _fail(decision, refusal)
 
     def _decide(self, connection: Connection, item: _Decision[Any], rows: list[Event]) -> Any:
         with connection.begin_nested():  # a refusal undoes its own writes only
@@ -190,7 +233,7 @@ class Writer:
 
     def _number(self, connection: Connection, event: Event, rows: list[Event]) -> None:
         memory = self._memory.get(event.run_id) or self._remember(connection, event.run_id)
-        if event.turn_id != memory.open_turn:
+        if event.turn_id is None or event.turn_id != memory.open_turn:
             return  # its turn has ended: nothing of an old turn appears after that
         event.seq, memory.next_seq = memory.next_seq, memory.next_seq + 1
         rows.append(event)
@@ -198,8 +241,6 @@ class Writer:
     def _remember(self, connection: Connection, run_id: str) -> _RunMemory:
         memory = self._memory.get(run_id)
         if memory is None:
-            if len(self._memory) > 10_000:
-                self._memory.clear()
             last = connection.execute(select(func.max(events.c.seq)).where(events.c.run_id == run_id)).scalar()
             turn_id = connection.execute(
                 select(turns.c.id).join(runs, runs.c.turn_id == turns.c.id)
@@ -207,6 +248,13 @@ class Writer:
             ).scalar()  # fmt: skip
             memory = self._memory[run_id] = _RunMemory((last or 0) + 1, turn_id)
         return memory
+
+
+def _write_and_erase(tx: Transaction) -> None:
+    """Something that needs space in the store, and leaves nothing there."""
+    tx.connection.execute(text("CREATE TABLE writer_check (filler VARCHAR(8000))"))
+    tx.connection.execute(text("INSERT INTO writer_check VALUES (:filler)"), {"filler": "x" * 8000})
+    tx.connection.execute(text("DROP TABLE writer_check"))
 
 
 def _fail(decision: _Decision[Any], error: BaseException) -> None:

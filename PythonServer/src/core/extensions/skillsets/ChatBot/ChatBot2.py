@@ -36,9 +36,9 @@ class ChatBot2:
         open_flag(turn.scope)
         try:
             with turn.scope.entered():
-                set_stopped(False)
                 plan = self._make_plan(turn, on_started)
                 plan.run()
+                pause_at("chatbot.before_flag_is_cleared")
                 set_stopped(False)
                 pause_at("chatbot.plan_has_run")
         finally:

@@ -1,0 +1,183 @@
+// One conversation: its state, the stream that feeds it, what is being sent, and what is being stopped.
+
+import { getRun, getTranscript } from "./api.js";
+import { Follower } from "./follower.js";
+import { Outbox } from "./outbox.js";
+import { apply, newChat, openTurn } from "./state.js";
+import { Stopper } from "./stopper.js";
+
+/**
+ * `on.changed(turnIds)` after every change (null: everything), `on.connection(word)`, `on.runs()` when the list of
+ * runs is out of date, `on.address()` when the run has got its id, `on.trouble(error)`.
+ */
+export class Conversation {
+  runId;
+  sessionId = null;
+  chat = newChat();
+  /** Messages of the session from before this run. */
+  earlier = [];
+  outbox = new Outbox(this);
+  stopper;
+  #follower = null;
+  #on;
+  #isClosed = false;
+
+  constructor(runId, on) {
+    this.runId = runId;
+    this.#on = on;
+    this.#resetStopper();
+    if (runId !== null) this.#follow();
+  }
+
+  /** The page shows another conversation. Messages that are on their way still arrive. */
+  close() {
+    this.#isClosed = true;
+    this.#follower?.close();
+  }
+
+  get turn() {
+    return openTurn(this.chat);
+  }
+
+  /** Whether a stop would find something: a turn, or a message that is about to become one. */
+  get isBusy() {
+    return this.turn !== null || (this.chat.phase !== "open" && this.#sending() !== null);
+  }
+
+  get isStopping() {
+    const { turn } = this;
+    if (this.outbox.items.some((item) => item.isStopWanted && item.error === null)) return true;
+    return turn !== null && (turn.state === "stopping" || this.stopper.isWanted(turn.id));
+  }
+
+  send(text) {
+    this.outbox.add(text);
+    this.#changed(null);
+  }
+
+  /** STOP: the turn that is shown; or, if its id is not known yet, the one that the message on its way will start. */
+  stop() {
+    const { turn } = this;
+    if (turn !== null) return this.#stopTurn(turn.id);
+    const item = this.#sending();
+    if (item === null) return undefined;
+    item.isStopWanted = true;
+    return this.#changed(null);
+  }
+
+  /** End the run for good. */
+  end() {
+    if (this.runId !== null && this.chat.phase !== "over") this.stopper.endRun(this.runId);
+  }
+
+  // -- told by the outbox --------------------------------------------------------------------
+
+  onAccepted(item, answer) {
+    if (item.isStopWanted) this.#stopTurnOf(answer);
+    this.#changed(null);
+    this.#follower?.poke();
+    this.#on.runs();
+  }
+
+  onNewRun(answer) {
+    this.runId = answer.run_id;
+    this.sessionId = answer.session_id;
+    this.outbox.startOver();
+    this.#resetStopper();
+    this.#restart();
+    this.#on.address();
+  }
+
+  onChanged() {
+    this.#changed(null);
+  }
+
+  onRefused(error) {
+    this.#changed(null);
+    this.#on.trouble(error, "The message was not sent");
+  }
+
+  // -- the stream ------------------------------------------------------------------------------
+
+  #follow() {
+    if (this.#isClosed) return;
+    this.#follower = new Follower(this.runId, this.chat.seq, {
+      events: (events) => this.#takeEvents(events),
+      resync: () => this.#restart(),
+      connection: (word) => this.#on.connection(word),
+      refused: (error) => this.#on.trouble(error, "This chat cannot be shown"),
+    });
+  }
+
+  /** From the beginning: the log holds everything. */
+  #restart() {
+    this.#follower?.close();
+    this.chat = newChat();
+    this.earlier = [];
+    this.#changed(null);
+    this.#follow();
+  }
+
+  #takeEvents(events) {
+    const touched = new Set();
+    let isListOld = false;
+    for (const event of events) {
+      const turnId = apply(this.chat, event);
+      if (turnId !== null) touched.add(turnId);
+      if (event.type === "turn_started") this.#lookBehind(event);
+      isListOld ||= !["text", "goal_status", "usage", "plan_updated"].includes(event.type);
+    }
+    this.sessionId ??= this.chat.sessionId;
+    this.#changed(touched);
+    if (isListOld) this.#on.runs();
+  }
+
+  /** A run that took up an older session: what was said before is in the session's transcript. */
+  async #lookBehind(event) {
+    if (this.chat.turns.size !== 1 || event.number === 1) return;
+    const { chat } = this;
+    try {
+      const { messages } = await getTranscript(this.runId);
+      if (this.chat !== chat) return;
+      const first = messages.findIndex((message) => message.turn_id === event.turn_id);
+      this.earlier = messages.slice(0, Math.max(first, 0));
+      this.#changed(null);
+    } catch (error) {
+      this.#on.trouble(error, "The earlier messages cannot be shown");
+    }
+  }
+
+  // -- small helpers -----------------------------------------------------------------------------
+
+  #sending() {
+    return this.outbox.unconfirmed().find((item) => item.error === null) ?? null;
+  }
+
+  /** The message whose turn was to be stopped has arrived; it may have found another turn open, and wait behind it. */
+  async #stopTurnOf(answer) {
+    try {
+      this.#stopTurn(answer.turn_id ?? this.turn?.id ?? (await getRun(this.runId)).turn_id);
+    } catch (error) {
+      this.#on.trouble(error, "The stop was not sent");
+    }
+  }
+
+  #stopTurn(turnId) {
+    // A batch run cannot be parked: stopping its turn is ending it.
+    if (this.chat.isInteractive) this.stopper.stopTurn(this.runId, turnId);
+    else this.stopper.endRun(this.runId);
+  }
+
+  #resetStopper() {
+    this.stopper = new Stopper({
+      changed: () => this.#changed(null),
+      answered: () => this.#follower?.poke(),
+      refused: (error) => this.#on.trouble(error, "The stop was refused"),
+      unreachable: (error) => this.#on.trouble(error, "The stop has not reached the server yet, trying again"),
+    });
+  }
+
+  #changed(turnIds) {
+    if (!this.#isClosed) this.#on.changed(turnIds);
+  }
+}

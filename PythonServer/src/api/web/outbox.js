@@ -1,0 +1,111 @@
+// Messages on their way to the server. Each has an id of its own, so that sending it again does not double it.
+
+import { ApiError, createRun, sendInput } from "./api.js";
+
+const TRIES = 4;
+const BETWEEN_MS = [400, 1200, 3000];
+
+/** Not `crypto.randomUUID`, which is missing where the page comes over plain HTTP. */
+function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return `web-${Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/**
+ * The messages of one conversation that the server has not confirmed, in order; one is sent at a time.
+ *
+ * `conversation` has `runId`, `sessionId`, `chat`, and is told by `onAccepted(item, answer)`, `onNewRun(answer)`,
+ * `onChanged()` and `onRefused(error)`.
+ */
+export class Outbox {
+  items = [];
+  #conversation;
+  #last = Promise.resolve();
+
+  constructor(conversation) {
+    this.#conversation = conversation;
+  }
+
+  add(text) {
+    // What the event log says of it after this point is this message, should the answer come later than the event.
+    const item = { id: newId(), text, afterSeq: this.#conversation.chat.seq, error: null, isStopWanted: false };
+    this.items.push(item);
+    this.#queue(item);
+    return item;
+  }
+
+  retry(item) {
+    item.error = null;
+    this.#conversation.onChanged();
+    this.#queue(item);
+  }
+
+  discard(item) {
+    this.items = this.items.filter((other) => other !== item);
+    this.#conversation.onChanged();
+  }
+
+  /** A new run has begun: its log counts from 1 again. */
+  startOver() {
+    for (const item of this.items) item.afterSeq = 0;
+  }
+
+  /** The messages that neither the server's answer nor its events have confirmed. */
+  unconfirmed() {
+    const { chat } = this.#conversation;
+    const seen = [
+      ...[...chat.turns.values()].map((turn) => ({ seq: turn.seq, text: turn.input })),
+      ...chat.messages.values(),
+    ];
+    return this.items.filter((item) => !seen.some((one) => one.seq > item.afterSeq && one.text === item.text));
+  }
+
+  #queue(item) {
+    this.#last = this.#last.then(() => this.#deliver(item));
+  }
+
+  async #deliver(item) {
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        const answer = await this.#post(item);
+        this.items = this.items.filter((other) => other !== item);
+        this.#conversation.onAccepted(item, answer);
+        return;
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        if (!error.isPassing || attempt === TRIES) {
+          item.error = error;
+          this.#conversation.onRefused(error);
+          return;
+        }
+        await new Promise((wake) => setTimeout(wake, error.retryAfterMs ?? BETWEEN_MS[attempt - 1]));
+      }
+    }
+  }
+
+  async #post(item) {
+    const { runId, chat } = this.#conversation;
+    if (runId !== null && chat.phase !== "over") {
+      try {
+        return await sendInput(runId, item.text, item.id);
+      } catch (error) {
+        if (error.code !== "run_is_over") throw error; // it has ended behind our back: go on in the same session
+      }
+    }
+    return this.#startRun(item);
+  }
+
+  async #startRun(item) {
+    const { sessionId } = this.#conversation;
+    const body = { input: item.text, metadata: { title: titleOf(item.text) } };
+    if (sessionId !== null) body.session_id = sessionId;
+    const answer = await createRun(body, item.id);
+    this.#conversation.onNewRun(answer);
+    return { ...answer, disposition: "started" };
+  }
+}
+
+function titleOf(text) {
+  const line = text.trim().split("\n", 1)[0];
+  return line.length > 80 ? `${line.slice(0, 79)}…` : line;
+}

@@ -1,0 +1,38 @@
+// What a screen reader is told: the turning points of a turn, not every word of it.
+
+import { openTurn, lastTurn } from "../state.js";
+import { causeWords, receiptSummary } from "../words.js";
+import { setText } from "./dom.js";
+
+export class Announcer {
+  #node;
+  #last = "";
+
+  constructor(node) {
+    this.#node = node;
+  }
+
+  /** Another conversation: its state is no news. */
+  clear() {
+    this.#last = "";
+    setText(this.#node, "");
+  }
+
+  update(conversation) {
+    const words = wordsFor(conversation);
+    if (words === this.#last) return;
+    this.#last = words;
+    setText(this.#node, words);
+  }
+}
+
+function wordsFor({ chat, isStopping }) {
+  if (openTurn(chat) !== null) return isStopping ? "Stopping" : "Working on your message";
+  const turn = lastTurn(chat);
+  switch (turn?.state) {
+    case "completed": return "The answer is complete";
+    case "failed": return `The turn failed: ${turn.error ?? ""}`;
+    case "cancelled": return `${causeWords(turn.cause)}. ${receiptSummary(turn.receipt)}`;
+    default: return "";
+  }
+}

@@ -1,0 +1,83 @@
+// The plan of a turn as a tree: one row a goal, with its state, its time, and what it waits for.
+
+import { duration, goalState } from "../words.js";
+import { h, icon, setText } from "./dom.js";
+
+export class PlanView {
+  node;
+  #list = h("ul", { class: "plan-goals" });
+  #count = h("span", { class: "muted" });
+  #rows = new Map();
+  #turn = null;
+
+  /** `onPick(goalId)`: the user wants to see what the goal says. */
+  constructor(onPick) {
+    this.onPick = onPick;
+    this.node = h("section", { class: "plan card", "aria-label": "Plan" },
+      h("h3", { class: "plan-title" }, "Plan ", this.#count), this.#list);
+  }
+
+  update(turn, isStopping) {
+    this.#turn = turn;
+    this.#place(this.#list, turn.top);
+    for (const goal of turn.goals.values()) this.#rows.get(goal.id).update(goal, turn, isStopping);
+    const leaves = [...turn.goals.values()].filter((goal) => goal.goals.length === 0);
+    const done = leaves.filter((goal) => goal.status === "COMPLETED").length;
+    setText(this.#count, `${done} of ${leaves.length} done`);
+  }
+
+  tick(now) {
+    for (const goal of this.#turn?.goals.values() ?? []) this.#rows.get(goal.id)?.tick(goal, now);
+  }
+
+  #place(list, goals) {
+    for (const goal of goals) {
+      let row = this.#rows.get(goal.id);
+      if (row === undefined) {
+        row = new GoalRow(goal, () => this.onPick(goal.id));
+        this.#rows.set(goal.id, row);
+        list.append(row.node);
+      }
+      if (goal.goals.length > 0) this.#place(row.children(), goal.goals);
+    }
+  }
+}
+
+class GoalRow {
+  node;
+  #state = h("span", { class: "goal-state" });
+  #title = h("button", { type: "button", class: "goal-name" });
+  #needs = h("span", { class: "needs muted" });
+  #time = h("span", { class: "time muted" });
+  #children = null;
+  #shown = "";
+
+  constructor(goal, onPick) {
+    this.#title.addEventListener("click", onPick);
+    const row = h("div", { class: "goal-row" }, this.#state,
+      h("span", { class: "goal-what" }, this.#title, this.#needs), this.#time);
+    this.node = h("li", { "data-goal-id": goal.id }, row);
+  }
+
+  children() {
+    if (this.#children === null) this.node.append((this.#children = h("ul", { class: "plan-goals" })));
+    return this.#children;
+  }
+
+  update(goal, turn, isStopping) {
+    const { icon: name, word } = goalState(goal, isStopping);
+    if (this.#shown !== name + word) {
+      this.#shown = name + word;
+      this.node.dataset.state = name;
+      this.#state.replaceChildren(icon(name), h("span", { class: "state-word" }, word));
+    }
+    setText(this.#title, goal.title);
+    const names = goal.dependsOn.map((id) => turn.goals.get(id)?.title ?? id);
+    this.#needs.hidden = names.length === 0;
+    setText(this.#needs, `after ${names.join(", ")}`);
+  }
+
+  tick(goal, now) {
+    setText(this.#time, goal.startedAt === null ? "" : duration((goal.endedAt ?? now) - goal.startedAt));
+  }
+}

@@ -1,0 +1,127 @@
+// The conversation: earlier messages, turns, messages that wait, and how the run ended.
+
+import { causeWords } from "../words.js";
+import { h } from "./dom.js";
+import { said, TurnView } from "./turn.js";
+
+const NEAR_END_PX = 80;
+
+export class TranscriptView {
+  #turns = new Map();
+  #earlier = h("div", { class: "earlier" });
+  #list = h("div", { class: "turns" });
+  #waiting = h("div", { class: "waiting" });
+  #end = h("div", {});
+  #welcome = h("div", { class: "welcome" }, h("h2", {}, "What should be done?"),
+    h("p", { class: "muted" }, "A message becomes a plan of goals that are worked on in parallel. "
+      + "Stop ends all of it at once, and says what it found."));
+  #shownEarlier = null;
+  #scroller;
+  #onReturned;
+
+  /** `onReturned(text)`: the user wants a returned message back in the box. */
+  constructor(node, scroller, onReturned) {
+    this.#scroller = scroller;
+    this.#onReturned = onReturned;
+    node.append(this.#welcome, this.#earlier, this.#list, this.#waiting, this.#end);
+  }
+
+  /** Show another conversation. */
+  clear() {
+    this.#turns.clear();
+    this.#list.replaceChildren();
+    this.#shownEarlier = null;
+  }
+
+  /** `turnIds` are the turns that changed; null means any. */
+  update(conversation, turnIds, now) {
+    const isAtEnd = this.isAtEnd;
+    const { chat, isStopping } = conversation;
+    for (const id of this.#turns.keys()) if (!chat.turns.has(id)) this.#drop(id);
+    for (const turn of chat.turns.values()) {
+      const view = this.#turns.get(turn.id);
+      if (view === undefined) this.#add(turn, isStopping);
+      else if (turnIds === null || turnIds.has(turn.id)) view.update(turn, isStopping);
+    }
+    this.#showEarlier(conversation.earlier);
+    this.#showWaiting(conversation);
+    this.#showEnd(chat);
+    this.#welcome.hidden = conversation.runId !== null || conversation.outbox.items.length > 0;
+    this.tick(now);
+    if (isAtEnd) this.scrollToEnd();
+  }
+
+  tick(now) {
+    for (const view of this.#turns.values()) view.tick(now);
+  }
+
+  get isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
+    return scrollHeight - scrollTop - clientHeight < NEAR_END_PX;
+  }
+
+  scrollToEnd() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+  }
+
+  #add(turn, isStopping) {
+    const view = new TurnView(turn);
+    this.#turns.set(turn.id, view);
+    view.update(turn, isStopping);
+    this.#list.append(view.node);
+  }
+
+  #drop(id) {
+    this.#turns.get(id).node.remove();
+    this.#turns.delete(id);
+  }
+
+  #showEarlier(messages) {
+    if (this.#shownEarlier === messages) return;
+    this.#shownEarlier = messages;
+    this.#earlier.replaceChildren(...messages.map(said));
+  }
+
+  #showWaiting({ chat, outbox }) {
+    const messages = [...chat.messages.values()].map((message) => this.#waitingMessage(message));
+    const sending = outbox.unconfirmed().map((item) => sendingMessage(item, outbox));
+    this.#waiting.replaceChildren(...messages, ...sending);
+  }
+
+  #waitingMessage(message) {
+    const words = {
+      queued: "waiting: it is sent when this turn is over",
+      held: "waiting: it goes before your next message",
+      returned: "not sent: handed back to you",
+      withdrawn: "withdrawn",
+    }[message.fate];
+    const isBack = message.fate === "returned";
+    const back = isBack
+      ? h("button", { type: "button", class: "quiet", onclick: () => this.#onReturned(message.text) }, "Write it again")
+      : null;
+    return pending(message.text, words, message.fate, [back]);
+  }
+
+  #showEnd(chat) {
+    if (chat.end === null) return this.#end.replaceChildren();
+    const { state, cause, error, reason } = chat.end;
+    const how = { completed: "This run is complete", failed: "This run failed", cancelled: "This run has ended" }[state];
+    const why = [cause ? causeWords(cause) : null, error, reason ? `“${reason}”` : null].filter(Boolean).join(", ");
+    const text = `${how}${why ? ` (${why})` : ""}. Your next message takes the conversation up again.`;
+    return this.#end.replaceChildren(h("p", { class: "run-end" }, text));
+  }
+}
+
+function sendingMessage(item, outbox) {
+  if (item.error === null) return pending(item.text, item.isStopWanted ? "stopping…" : "sending…", "sending", []);
+  return pending(item.text, `not sent: ${item.error.detail}`, "unsent", [
+    h("button", { type: "button", class: "quiet", onclick: () => outbox.retry(item) }, "Try again"),
+    h("button", { type: "button", class: "quiet", onclick: () => outbox.discard(item) }, "Discard"),
+  ]);
+}
+
+function pending(text, words, fate, buttons) {
+  return h("div", { class: "user pending", "data-fate": fate },
+    h("div", { class: "bubble" }, text),
+    h("p", { class: "fate" }, h("span", {}, words), ...buttons));
+}

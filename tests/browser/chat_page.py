@@ -1,0 +1,57 @@
+"""The chat page as a user sees it: what to click, and where to look."""
+
+from playwright.sync_api import Locator, Page, expect
+
+#: Four goals that talk until they are stopped: three at once, and one that waits for them.
+FOUR_GOALS = (
+    "Compare three ways to store a queue in SQLite. Look at how PostgreSQL does it and then weigh the risks of each."
+)
+#: One goal that counts ``t1 t2 …`` for a minute.
+COUNTING = "/script trickle tokens=1200 interval_ms=50 on=goal"
+#: One goal that says ``t1 t2 t3``.
+SHORT = "/script trickle tokens=3 interval_ms=1 on=goal"
+
+
+def send(page: Page, text: str) -> None:
+    """Write a message and press Enter."""
+    box = page.get_by_role("textbox", name="Message")
+    box.fill(text)
+    box.press("Enter")
+
+
+def stop_button(page: Page) -> Locator:
+    """The STOP button, in any of its states."""
+    return page.locator("#stop")
+
+
+def chips(page: Page) -> Locator:
+    """The marks of stopped turns."""
+    return page.locator(".turn .chip")
+
+
+def last_turn(page: Page) -> Locator:
+    """The newest turn."""
+    return page.locator(".turn").last
+
+
+def start_counting(page: Page) -> None:
+    """Send a message, and wait until its answer streams."""
+    before = page.locator(".turn").count()
+    send(page, COUNTING)
+    expect(page.locator(".turn")).to_have_count(before + 1)
+    expect(last_turn(page).locator(".text")).to_contain_text("t3")
+
+
+def expect_ended(page: Page) -> None:
+    """Nothing is open, and nothing spins."""
+    expect(stop_button(page)).to_be_hidden()
+    expect(page.locator("#transcript .icon-working, #transcript .is-live")).to_have_count(0)
+
+
+def expect_answer(page: Page) -> None:
+    """A further message gets its whole answer."""
+    before = page.locator(".turn").count()
+    send(page, SHORT)
+    expect(page.locator(".turn")).to_have_count(before + 1)
+    expect(last_turn(page)).to_have_attribute("data-state", "completed")
+    expect(last_turn(page).locator(".text")).to_contain_text("t1 t2 t3")

@@ -1,0 +1,240 @@
+"""Five hundred turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.session.turn import Turn
+from tests.support.api_client import Api, Run, in_threads
+from tests.support.five_checks import TURN_ENDS, _check_ends
+from tests.support.model_server import ModelServer, script
+from tests.support.plans import goal
+from tests.support.race_kit import check_nothing_left
+from tests.support.servers import REMOTE_TOKEN, LocalServer, wait_until
+
+USERS, TURNS = 10, 50
+#: The stop comes so many seconds after the message, at most.
+LATEST_S = 0.15
+SEED = 20_260
+RUN_ENDS = ("run_completed", "run_cancelled", "run_failed")
+
+
+# -- what is stopped -------------------------------------------------------------------------
+
+
+def _short(rng: random.Random, key: str) -> str:
+    """A call of some 5 to 150 ms, or a wait."""
+    return rng.choice(
+        [
+            script("trickle", tokens=rng.randint(1, 6), interval_ms=rng.randint(1, 25), key=key),
+            script("nonstream", delay_ms=rng.randint(1, 80), tokens=3, key=key),
+            script("prefill", delay_ms=rng.randint(1, 60), tokens=2, interval_ms=5, key=key),
+            script("trickle", tokens=200, interval_ms=5, cancel="refuse", key=key),
+            script("busy", times=1, retry_after_s=1, tokens=2, interval_ms=5, key=f"{key}-{rng.random()}"),
+            script("silent", key=key),
+        ]
+    )
+
+
+def _message(rng: random.Random, key: str) -> str:
+    """A message that makes one goal, or a plan of several, side by side or one after the other."""
+    if rng.random() < 0.5:
+        return _short(rng, key)
+    chain = {"chain": 1} if rng.random() < 0.5 else {}
+    return script("plan", many=rng.randint(2, 6), prompt=_short(rng, key), key=key, **chain)
+
+
+def _plan(rng: random.Random, key: str) -> dict[str, Any]:
+    """A wide plan, or a deep one whose leaves wait for each other."""
+    if rng.random() < 0.5:
+        return {"goals": [goal(f"g{number}", _short(rng, key)) for number in range(rng.randint(2, 10))]}
+    made = [goal("leaf1", _short(rng, key)), goal("leaf2", _short(rng, key), "leaf1")]
+    for level in range(rng.randint(2, 12)):
+        made = [goal(f"level{level}", goals=made), goal(f"beside{level}", _short(rng, key))]
+    return {"goals": made}
+
+
+# -- who stops it ------------------------------------------------------------------------------
+
+
+class _User:
+    """One user with one session, in which one turn follows the other."""
+
+    def __init__(self, local: LocalServer, number: int, key: str) -> None:
+        self._local = local
+        self._rng = random.Random(f"{SEED}-{number}")
+        self._key = key
+        self.session_id = f"random-{number}"
+        self._sub = f"user{number}"
+        self.api = local.api(self._sub)
+        self.run: Run | None = None
+        self._seen = 0
+        self.runs: list[Run] = []
+        #: Turn -> its terminal event as it was seen first.
+        self.ends: dict[str, dict[str, Any]] = {}
+
+    def take_turn(self) -> None:
+        """Send a message, stop it, and see that turn and answer agree."""
+        turn_id = self._begin()
+        time.sleep(self._rng.uniform(0, LATEST_S))  # the random instant is what is tried here
+        how = self._rng.choice([self._cancel, self._cancel_twice, self._stop_plan, self._stop_session, self._terminate])
+        was_stopped = how(turn_id)
+        assert self.run is not None
+        events = self.run.events(_ends_run if how == self._terminate else None, after=self._seen)
+        self._seen = events[-1]["seq"]
+        (end,) = [event for event in events if event.get("turn_id") == turn_id and event["type"] in TURN_ENDS]
+        assert was_stopped == (end["type"] == "turn_cancelled"), f"said {was_stopped}: {end}"
+        self.ends[turn_id] = end
+        if how == self._terminate:
+            self.run = None
+
+    def _begin(self) -> str:
+        if self.run is not None:
+            return str(self.run.say(_message(self._rng, self._key))["turn_id"])
+        plan = {"plan": _plan(self._rng, self._key)} if self._rng.random() < 0.7 else {}
+        self.run = self.api.start(_message(self._rng, self._key), "auto", session_id=self.session_id, **plan)
+        self.runs.append(self.run)
+        self._seen = 0
+        return self.run.first_turn
+
+    def _cancel(self, turn_id: str) -> bool:
+        assert self.run is not None
+        fields = self._rng.choice([{}, {"if_turn": turn_id}, {"wait_ms": 30_000}])
+        answer = self.run.cancel(**fields)
+        assert answer["turn_id"] == turn_id
+        assert answer["parked"] is True or fields.get("wait_ms") is None
+        return bool(answer["stopped"])
+
+    def _cancel_twice(self, turn_id: str) -> bool:
+        assert self.run is not None
+        path = f"{self.run.path}/cancel"
+        users = [Api(self._local.url, self.api.token) for _ in range(2)]
+        answers = in_threads(2, lambda number: users[number].post(path))
+        for user in users:
+            user.close()
+        return any(answer["stopped"] for answer in answers)
+
+    def _stop_plan(self, turn_id: str) -> bool:
+        user = self._local.api(self._sub, session_id=self.session_id)
+        answer = user.post("/stopplan")
+        user.close()
+        assert answer.get("turn_id") in (turn_id, None)
+        return bool(answer["stopped"])
+
+    def _stop_session(self, turn_id: str) -> bool:
+        remote = Api(self._local.url, REMOTE_TOKEN)
+        answer = remote.post(f"/sessions/session/{self.session_id}/stop")
+        remote.close()
+        return bool(answer["stopped"])
+
+    def _terminate(self, turn_id: str) -> bool:
+        assert self.run is not None
+        return bool(self.run.terminate()["stopped"])
+
+    def check_next_message(self) -> None:
+        """The session is sound: the model server accepts what is sent, and answers."""
+        run = self.run or self.api.start(script("strict", key=self._key), session_id=self.session_id)
+        if run is self.run:
+            run.say(script("strict", key=self._key))
+        assert "turn_completed" in [event["type"] for event in run.events(after=self._seen if run is self.run else 0)]
+        assert run.transcript()[-1]["content"] == "All messages are in order."
+
+    def check_history(self) -> None:
+        """Everything that was seen at the time is still so, and nothing was added to it."""
+        for run in self.runs:
+            last = run.view()["last_seq"]
+            events = run.events(lambda event, last=last: event["seq"] == last)
+            _check_ends(events)
+            for event in events:
+                if event["type"] in TURN_ENDS and event["turn_id"] in self.ends:
+                    assert event == self.ends[event["turn_id"]]
+
+
+def _ends_run(event: dict[str, Any]) -> bool:
+    return event["type"] in RUN_ENDS
+
+
+# -- what may be left ------------------------------------------------------------------------------
+
+
+def _sockets() -> int:
+    """Sockets that this process has open."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return found
+
+
+def _pooled(server: LocalServer) -> int:
+    """Connections to the gateway that wait in a pool for the next request."""
+    provider: Any = server.main.agents["default"]._provider
+    found = 0
+    for client in (provider._client, provider._cancel_client):
+        pools = client._adapter.poolmanager.pools
+        for key in pools.keys():  # noqa: SIM118  # urllib3's container is no iterable mapping
+            waiting = pools[key].pool.queue
+            found += sum(connection is not None and connection.sock is not None for connection in waiting)
+    return found
+
+
+def _threads(name: str) -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+
+
+@pytest.mark.timeout(300)
+def test_five_hundred_turns_stopped_at_a_random_instant_each_end_once_and_leave_nothing(
+    models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[Turn] = []
+    make_turn: Callable[..., Turn] = Turn
+
+    def noting(*arguments: Any) -> Turn:
+        turns.append(make_turn(*arguments))
+        return turns[-1]
+
+    monkeypatch.setattr("core.engine.embedded.Turn", noting)
+    with LocalServer(tmp_path, models.url) as local:
+        sockets = _sockets()
+        users = [_User(local, number, key) for number in range(USERS)]
+        _all_at_once(users)
+        for user in users:
+            assert local.api(user._sub).get("/v1/runs?state=running")["runs"] == []
+            user.check_next_message()
+            user.check_history()
+            user.api.close()
+        assert len({turn_id for user in users for turn_id in user.ends}) == USERS * TURNS
+        models.wait_open(0)
+        check_nothing_left(local)
+        assert [turn.start.turn_id for turn in turns if len(turn.calls)] == []
+        wait_until(lambda: _sockets() == sockets + _pooled(local), "every socket but the pooled ones is closed")
+        wait_until(lambda: _threads("call") == len(local.main.engine.pool._idle), "only idle threads are left")
+        assert _threads("call") <= local.main.settings.call_threads
+
+
+def _all_at_once(users: list[_User]) -> None:
+    failures: list[BaseException] = []
+
+    def take_turns(user: _User) -> None:
+        try:
+            for _ in range(TURNS):
+                user.take_turn()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=take_turns, args=(user,)) for user in users]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+        assert not thread.is_alive(), "a user hangs"
+    if failures:
+        raise failures[0]
