@@ -48,7 +48,7 @@ def routes_of(app: OpenAPI) -> set[str]:
 
 def table_rows(text: str, heading: str) -> list[list[str]]:
     """The cells of the rows of the first table below a heading."""
-    lines = text.partition(f"\n{heading}\n")[2].splitlines()
+    lines = f"\n{text}".partition(f"\n{heading}\n")[2].splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("|"))
     rows = []
     for line in lines[start + 2 :]:
@@ -70,7 +70,10 @@ def test_the_table_of_routes_in_the_readme_is_what_the_app_serves(app: OpenAPI) 
 
 def test_a_listed_page_without_a_parameter_answers(app: OpenAPI) -> None:
     pages = [route.split()[1] for route in routes_of(app) if route.startswith("GET") and "{" not in route]
-    answers = {page: app.test_client().get(page, follow_redirects=True).status_code for page in pages}
+    answers = {}
+    for page in pages:
+        with app.test_client().get(page, follow_redirects=True) as response:
+            answers[page] = response.status_code
     assert {page: status for page, status in answers.items() if status not in (200, 401)} == {}
     assert "/openapi.json" in answers
 

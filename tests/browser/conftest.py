@@ -50,9 +50,10 @@ class ChatServer:
         self.address, self.url, self._port, self.token = found.groups()
 
     def _first_line(self, process: "subprocess.Popen[str]") -> str:
-        assert process.stdout is not None
+        output = process.stdout
+        assert output is not None
         lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=lambda: lines.put(process.stdout.readline()), daemon=True).start()
+        threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
         return lines.get(timeout=LIMIT_S)
 
     def kill(self) -> None:

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -95,17 +94,9 @@ def test_a_reader_that_waits_is_woken_by_the_next_event(hub: FeedHub) -> None:
 def test_after_a_pause_a_reader_is_woken_at_once(hub: FeedHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "GATHER_S", 3600.0)
     reader = hub.join("r_1")
-    assert reader._woken_at == 0.0 or time.monotonic() - reader._woken_at > 0
     reader._woken_at = time.monotonic() - 3601
     _publish(hub, 1)
     assert _seqs(reader.read(0, PATIENCE_S)) == [1]
-
-
-def test_a_new_reader_is_not_held_up_however_young_the_machine_is(hub: FeedHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "GATHER_S", 3600.0 * 24 * 365 * 100)
-    reader = hub.join("r_1")
-    _publish(hub, 1)
-    assert _seqs(_reading(reader, 0).result()) == [1]
 
 
 def test_a_busy_reader_collects_for_twenty_milliseconds_and_gets_all_that_came(hub: FeedHub) -> None:
@@ -242,10 +233,3 @@ def test_readers_that_come_and_go_while_events_are_published_see_no_gap_and_leav
     publishing.result()
     wait_set(done)
     assert hub._feeds == {}
-
-
-def test_types_are_words_of_the_log() -> None:
-    def words(value: Any) -> bool:
-        return value == str(value).lower()
-
-    assert all(words(each.value) for each in EventType)

@@ -10,7 +10,7 @@ import { Sidebar, chatTitle } from "./view/sidebar.js";
 import { TranscriptView } from "./view/transcript.js";
 import { runStateWords } from "./words.js";
 
-const DRAW_MS = 40;
+const DRAW_MS = 40; // at least; a page that is slow to draw is drawn less often
 const TICK_MS = 250;
 const LIST_MS = 15000;
 const SECOND_ESCAPE_MS = 1500;
@@ -20,6 +20,7 @@ const $ = (id) => document.getElementById(id);
 let conversation = null;
 let changedTurns = new Set(); // null: all
 let drawTimer = 0;
+let drawCost = 0;
 let firstEscape = { at: -Infinity, conversation: null };
 
 const announcer = new Announcer($("announcer"));
@@ -76,7 +77,7 @@ function scheduleDraw(turnIds) {
     return;
   }
   if (changedTurns !== null) for (const id of turnIds) changedTurns.add(id);
-  if (drawTimer === 0) drawTimer = setTimeout(draw, DRAW_MS);
+  if (drawTimer === 0) drawTimer = setTimeout(draw, Math.max(DRAW_MS, drawCost * 4));
 }
 
 function draw() {
@@ -86,10 +87,12 @@ function draw() {
   const turns = changedTurns;
   changedTurns = new Set();
   const now = serverNow();
-  transcript.update(conversation, turns, now);
+  const started = performance.now();
   progress.update(conversation, now);
+  transcript.update(conversation, turns, now);
   announcer.update(conversation);
   drawHead();
+  drawCost = performance.now() - started;
 }
 
 function drawHead() {

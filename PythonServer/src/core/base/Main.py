@@ -288,10 +288,10 @@ def post_stopplan_data(
     except Exception as error:
         log.exception("a stop failed inside")
         return False, None, ServerError("The server failed; the log says why"), ServerError.status
-    if answer is None:
+    if answer is None or not answer.stopped:  # there was nothing, or it ended an instant ago
         return True, {"message": message, "stopped": False}, None, 200
     data = {"run_id": answer.run_id, "turn_id": answer.turn_id, "receipt": answer.receipt}
-    return True, {"message": message, "stopped": answer.stopped, **data}, None, 200
+    return True, {"message": message, "stopped": True, **data}, None, 200
 
 
 def _make_agents(settings: Settings, cancel_timeout_s: float) -> dict[str, Agent]:

@@ -101,6 +101,8 @@ def accept_message(
         raise NotInteractive("a batch run takes no further messages")
     message = add_message(tx, run, text, client_message_id)
     if run["state"] != RunState.AWAITING_INPUT:
+        if run["state"] == RunState.STOPPING:
+            release_held(tx, run)  # the user has spoken since the stop
         about = {"message_id": message["id"], "text": text}
         tx.emit(Event(run_id, EventType.MESSAGE_QUEUED, about, run["turn_id"]))
         return _answer(message["id"], "queued"), None

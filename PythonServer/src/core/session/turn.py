@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 from core.base.InputOutput import set_stopped
 from core.call import CallBook
@@ -24,8 +24,16 @@ from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.transcript import assistant_message
 from core.session.turns import request_stop
 from core.store.writer import Writer
+from core.switching import keep_interpreter
 
 Resting = Callable[[Scope], AbstractContextManager[None]]
+
+
+#: More open calls than this are a crowd: waking them is what costs, and comes after the stop's record.
+CROWD: Final = 16
+
+#: Seconds for which waking a crowd waits for the stop's record; a commit takes about 1 ms.
+RECORD_FIRST_S: Final = 0.01
 
 
 class Turn:
@@ -194,6 +202,10 @@ class Turn:
         if order is not None:
             run_id, turn_id = self.start.run_id, self.start.turn_id
             self._recorded = self._writer.transact(lambda tx: request_stop(tx, run_id, turn_id, order))
+        if len(self.calls) > CROWD:
+            # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
+            wait([self._recorded] if self._recorded is not None else [], RECORD_FIRST_S)
+            keep_interpreter()
 
     def _take_stock(self) -> None:
         plan = self.plan
