@@ -35,7 +35,7 @@ test: $(DEV) ## the tests: unit, contract, race, architecture, browser
 
 .PHONY: test-real
 test-real: $(DEV) ## the tests against a real model server
-	@$(BIN)/python -m pytest -m real tests/real
+	@$(BIN)/python -m pytest -m real
 
 .PHONY: test-long
 test-long: $(DEV) ## the long suites
