@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -145,17 +146,18 @@ class Agent:
         return reply
 
     def _read(self, request: ModelRequest, asked: Asked, call: ModelCall, reply: Reply) -> None:
-        for delta in self._provider.stream(request, call):
-            match delta:
-                case Text(text):
-                    reply.parts.append(text)
-                    asked.on_text(text)
-                case ToolCall():
-                    reply.tool_calls.append(delta)
-                case Usage():
-                    reply.usage = delta
-                case Reasoning() | Finish():
-                    pass
+        with contextlib.closing(self._provider.stream(request, call)) as deltas:
+            for delta in deltas:
+                match delta:
+                    case Text(text):
+                        reply.parts.append(text)
+                        asked.on_text(text)
+                    case ToolCall():
+                        reply.tool_calls.append(delta)
+                    case Usage():
+                        reply.usage = delta
+                    case Reasoning() | Finish():
+                        pass
         call.scope.checkpoint()  # a shortened body may look complete
 
     def _rest(self, error: ProviderError, attempt: int, asked: Asked, port: TurnPort) -> None:

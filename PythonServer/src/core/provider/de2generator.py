@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import requests
@@ -46,7 +46,7 @@ class De2GeneratorProvider:
         self._cancel_client = HttpClient(uri, pool_size=_CANCEL_POOL, verify=verify)
         self._cancel = Endpoint(self._cancel_client, f"{uri}/v1/cancel", headers)
 
-    def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
+    def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
         body = request_body(request)
         body["metadata"] = {"cancellation_token": call.token}

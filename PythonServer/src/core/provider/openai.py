@@ -1,6 +1,6 @@
 """Any OpenAI-compatible server. It knows no cancel request: a call is stopped by shutting its socket."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from core.provider.base_url import clean_key, clean_url
 from core.provider.http_client import Endpoint, HttpClient
@@ -25,7 +25,7 @@ class OpenAIProvider:
         self._client = HttpClient(base_url, pool_size=pool_size, verify=verify)
         self._endpoint = Endpoint(self._client, f"{base_url}/chat/completions", headers)
 
-    def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
+    def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
         reader = ChatReader(call.scope, self._secrets)
         return stream_http(self._endpoint, call, request_body(request), reader, self._secrets)

@@ -1,6 +1,6 @@
 """The provider interface: stream one reply, and say how it is stopped."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -65,12 +65,12 @@ class Provider(Protocol):
     #: Whether a call in flight can be cancelled by asking the server for it.
     can_be_asked: bool
 
-    def stream(self, request: ModelRequest, call: ModelCall) -> Iterator[Delta]:
+    def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """One attempt, always streamed upstream. Blocks; stopped through ``call``.
 
         Raises ``ProviderError`` (its subclasses say whose fault; :mod:`core.provider.backoff` which are worth
         a retry), ``Cancelled`` if the call's scope was stopped, ``GoalCancelledException`` on a 499.
-        A reply that ended without ``Finish`` is an error, never a short success.
+        A reply that ended without ``Finish`` is an error, never a short success. Close it if you leave early.
         """
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:

@@ -63,7 +63,7 @@ class Reader(Protocol[D_co]):
 
 def stream_http(
     endpoint: Endpoint, call: ModelCall, body: Mapping[str, Any], reader: Reader[D], secrets: Sequence[str] = ()
-) -> Iterator[D]:
+) -> Generator[D, None, None]:
     """Post ``body``, and yield the deltas that ``reader`` makes of the answer. For one thread; may be closed early.
 
     Raises ``ServerUnreachable``, ``ServerRejected``, ``ProviderNonsense``, ``Cancelled`` if the call's scope
