@@ -2,7 +2,7 @@
 // take them all, no other request gets through, and so no stop. Three tabs stream; any others take turns at one
 // connection to catch up; two connections are always free.
 
-const STREAMING_TABS = 9;
+const STREAMING_TABS = 3;
 const locks = navigator.locks; // absent where the page comes over plain HTTP from another machine
 
 /** A place for a stream, as a function that gives it back; null if there is none now. */

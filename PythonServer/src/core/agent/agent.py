@@ -126,7 +126,7 @@ class Agent:
         port.calls.add(call)
         try:
             scope.checkpoint()
-            self._read(request, asked, call, reply)
+            self._read(request, asked, call, reply, port)
             call.settle(Outcome.ALREADY_DONE, "it had finished")
         except Cancelled as stop:
             if isinstance(stop, GoalCancelledException):
@@ -145,7 +145,7 @@ class Agent:
         self._record_usage(request, asked, call, reply, port)
         return reply
 
-    def _read(self, request: ModelRequest, asked: Asked, call: ModelCall, reply: Reply) -> None:
+    def _read(self, request: ModelRequest, asked: Asked, call: ModelCall, reply: Reply, port: TurnPort) -> None:
         with contextlib.closing(self._provider.stream(request, call)) as deltas:
             for delta in deltas:
                 match delta:
@@ -156,7 +156,9 @@ class Agent:
                         reply.tool_calls.append(delta)
                     case Usage():
                         reply.usage = delta
-                    case Reasoning() | Finish():
+                    case Reasoning(text):
+                        port.emit(EventType.REASONING, {"text": text}, asked.goal_id, call.id)
+                    case Finish():
                         pass
         call.scope.checkpoint()  # a shortened body may look complete
 

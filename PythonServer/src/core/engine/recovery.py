@@ -89,6 +89,6 @@ def _said(connection: Connection, turn: RowMapping, goals: list[dict[str, Any]])
     while waiting:
         goal = waiting.pop()
         waiting.extend(reversed(goal["goals"]))
-        if goal["id"] in texts:
-            said.append("".join(texts[goal["id"]]))
+        if text := "".join(texts.get(goal["id"], ())):
+            said.append(text)
     return said

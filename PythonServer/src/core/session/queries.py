@@ -8,6 +8,7 @@ from sqlalchemy import Connection, RowMapping, and_, func, select
 from core.clock import iso
 from core.errors import NotFound
 from core.events import Event, EventType
+from core.plan.goal_status import FINAL
 from core.session.access import Caller, owned_by
 from core.session.run_state import OPEN, TERMINAL
 from core.store.feed import StoredEvent
@@ -124,13 +125,12 @@ def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
 
 
 def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> None:
-    is_final = change["status"] in ("COMPLETED", "FAILED", "CANCELLED")
+    is_final = change["status"] in FINAL
+    goal["ended_at" if is_final else "started_at"] = iso(at)
+    if goal["status"] in FINAL and not is_final:
+        return  # the plan was published later, at the turn's end; a final state stands
     goal |= {"status": change["status"], "cause": change.get("cause"), "error": change.get("error")}
     goal["result"] = change.get("result")
-    if is_final:
-        goal["ended_at"] = iso(at)
-    else:
-        goal["started_at"] = iso(at)
 
 
 # -- receipts and inbox ----------------------------------------------------------------------

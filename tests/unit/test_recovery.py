@@ -1,0 +1,247 @@
+"""What a crash left is settled as the turn itself would have settled it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from core.cancellation import Cause, CauseWord
+from core.engine.recovery import _said, settle_lost_turns
+from core.errors import ProviderError
+from core.events import TURN_ENDS, Event, EventType
+from core.plan.goal import Goal
+from core.session import queries
+from core.session.records import StopOrder, TurnStart
+from core.session.starts import accept_message
+from core.session.transcript import compose_message, read_transcript
+from core.session.turn import Turn
+from core.session.turns import begin_turn, request_stop
+from core.store.tables import turns
+from tests.support.api_client import PATIENCE_S
+from tests.support.core_kit import ALICE, Store, Turns, open_store, wait_set
+from tests.support.core_plans import specs
+
+STOP = StopOrder(Cause(CauseWord.USER, "enough"))
+TERMINATE = StopOrder(Cause(CauseWord.USER), ends_run=True)
+PLAN = {"goals": [{"id": "a", "prompt": "p"}, {"id": "i", "goals": [{"id": "b", "prompt": "p", "depends_on": ["a"]}]}]}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "one") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with open_store(tmp_path_factory.mktemp("store")) as opened:
+        yield opened
+
+
+def _types(store: Store, run_id: str) -> list[str]:
+    return [each.type for each in store.events(run_id)]
+
+
+def _transcript(store: Store, session_id: str = "s1") -> list[dict[str, Any]]:
+    with store.database.connect() as connection:
+        return read_transcript(connection, session_id)
+
+
+def _goals(store: Store, start: TurnStart) -> dict[str, dict[str, Any]]:
+    with store.database.connect() as connection:
+        waiting = queries.plan_view(connection, store.run(start.run_id), start.turn_id)["goals"]
+    found = {}
+    while waiting:
+        goal = waiting.pop()
+        found[goal["id"]] = goal
+        waiting += goal["goals"]
+    return found
+
+
+def _in_flight(store: Store, **fields: Any) -> TurnStart:
+    """A turn as a killed server leaves it: ``a`` said something, ``b`` waits."""
+    start = store.start(plan=PLAN, **fields)
+    store.decide(lambda tx: begin_turn(tx, start.run_id))
+    bare = {"cause": None, "error": None, "started_at": None, "ended_at": None, "status": "NOT_STARTED", "goals": []}
+    tree = [{"id": "a", **bare}, {"id": "i", **bare, "goals": [{"id": "b", **bare}]}]
+    plan = Event(start.run_id, EventType.PLAN_UPDATED, {"goals": tree, "note": None}, start.turn_id)
+    store.decide(lambda tx: tx.emit(plan, mark="plan_seq"))
+    for goal_id, status in (("i", "CHILDREN_IN_PROGRESS"), ("a", "IN_PROGRESS")):
+        store.writer.emit(Event(start.run_id, EventType.GOAL_STATUS, {"status": status}, start.turn_id, goal_id))
+    for words in ("half ", "an answer"):
+        store.writer.emit(Event(start.run_id, EventType.TEXT, {"text": words}, start.turn_id, "a"))
+    store.flush()
+    return start
+
+
+def test_a_turn_that_was_running_is_parked_as_lost_with_what_it_said_and_every_goal_final(store: Store) -> None:
+    start = _in_flight(store)
+    assert settle_lost_turns(store.writer) == []
+    assert store.run(start.run_id)["state"] == "awaiting_input"
+    assert _types(store, start.run_id)[-2:] == ["turn_cancelled", "awaiting_input"]
+    assert _transcript(store)[-1] | {
+        "content": "half an answer", "stopped": True, "cause": "server_lost"
+    } == _transcript(store)[-1]  # fmt: skip
+    goals = _goals(store, start)
+    assert {goal["status"] for goal in goals.values()} == {"CANCELLED"}
+    assert all(goal["ended_at"] for goal in goals.values())
+    with store.database.connect() as connection:
+        (receipt,) = queries.receipts(connection, start.run_id)
+    assert {item["id"]: item["outcome"] for item in receipt["receipt"]} == {
+        "a": "cancelled", "i": "cancelled", "b": "not_started"
+    }  # fmt: skip
+
+
+def test_settling_again_changes_nothing(store: Store) -> None:
+    start = _in_flight(store)
+    settle_lost_turns(store.writer)
+    before = _types(store, start.run_id)
+    assert settle_lost_turns(store.writer) == []
+    assert _types(store, start.run_id) == before
+
+
+@pytest.mark.parametrize("order", [STOP, TERMINATE], ids=["a stop", "a terminate"])
+def test_a_stop_that_the_lost_server_had_recorded_stays_the_users(store: Store, order: StopOrder) -> None:
+    start = _in_flight(store)
+    store.decide(lambda tx: request_stop(tx, start.run_id, start.turn_id, order))
+    settle_lost_turns(store.writer)
+    assert store.run(start.run_id)["state"] == ("cancelled" if order.ends_run else "awaiting_input")
+    assert _types(store, start.run_id).count("stop_requested") == 1
+    assert _transcript(store)[-1]["cause"] == "user"
+    assert {goal["cause"] for goal in _goals(store, start).values()} == {"user"}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_turn_that_had_said_nothing_leaves_a_placeholder_so_that_roles_alternate(store: Store, begun: bool) -> None:
+    start = store.start()
+    if begun:
+        store.decide(lambda tx: begin_turn(tx, start.run_id))
+    settle_lost_turns(store.writer)
+    assert [each["role"] for each in _transcript(store)] == ["user", "assistant"]
+    assert _transcript(store)[-1]["content"] == "[stopped: server_lost before any text]"
+
+
+def test_a_batch_run_that_was_lost_has_failed(store: Store) -> None:
+    start = _in_flight(store, interactive=False)
+    settle_lost_turns(store.writer)
+    assert store.run(start.run_id)["state"] == "failed"
+    assert _types(store, start.run_id)[-2:] == ["turn_cancelled", "run_failed"]
+
+
+def test_a_parked_run_and_one_that_is_over_are_left_alone(store: Store) -> None:
+    start = _in_flight(store)
+    settle_lost_turns(store.writer)
+    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "next", None, None))
+    settle_lost_turns(store.writer)
+    assert store.run(start.run_id)["state"] == "awaiting_input"
+    assert _types(store, start.run_id).count("turn_cancelled") == 2
+
+
+def test_what_waited_in_the_inbox_is_still_there(store: Store) -> None:
+    start = _in_flight(store)
+    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "later", None, None))
+    settle_lost_turns(store.writer)
+    with store.database.connect() as connection:
+        assert [each["text"] for each in queries.inbox(connection, start.run_id)] == ["later"]
+
+
+def test_a_message_that_came_during_the_stop_starts_a_turn_on_the_next_server(store: Store) -> None:
+    start = _in_flight(store)
+    store.decide(lambda tx: request_stop(tx, start.run_id, start.turn_id, STOP))
+    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "and now this", None, None))
+    (following,) = settle_lost_turns(store.writer)
+    assert following.input == "and now this"
+    assert store.run(start.run_id)["state"] == "queued"
+
+
+def test_a_late_event_of_the_lost_turn_is_dropped(store: Store) -> None:
+    start = _in_flight(store)
+    settle_lost_turns(store.writer)
+    before = _types(store, start.run_id)
+    store.writer.emit(Event(start.run_id, EventType.TEXT, {"text": "late"}, start.turn_id, "a"))
+    store.flush()
+    assert _types(store, start.run_id) == before
+
+
+# -- as the live turn would have written it ---------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(spec=specs(6), data=st.data())
+def test_the_log_gives_the_message_that_the_live_turn_wrote_wherever_it_was_stopped(
+    shared: Store, spec: Any, data: st.DataObject
+) -> None:
+    said = data.draw(st.lists(st.lists(st.text(max_size=5), max_size=4), min_size=6, max_size=6))
+    fails = data.draw(st.lists(st.booleans(), min_size=6, max_size=6))
+    stop_at = data.draw(st.none() | st.integers(0, 20))
+    lock, spoken = threading.Lock(), [0]
+
+    def work(turn: Turn, goal: Goal) -> str:
+        number = int(goal.id[1:])
+        for words in said[number]:
+            turn.say(goal, words)
+            with lock:
+                spoken[0] += 1
+                is_now = spoken[0] == stop_at
+            if is_now:
+                turn.stop(STOP)
+        if fails[number]:
+            raise ProviderError("the model is down")
+        return "".join(said[number])
+
+    start = shared.start(session_id=f"l{data.draw(st.uuids())}", plan=spec.model_dump(), interactive=False)
+    turn = Turns(shared, work).launch(start)
+    outcome = turn.ended.result(PATIENCE_S)
+    with shared.database.connect() as connection:
+        row = connection.execute(select(turns).where(turns.c.id == start.turn_id)).mappings().one()
+        plan = queries.read_plan(connection, row)
+        texts = _said(connection, row, plan["goals"])
+    end = next(json.loads(each.json) for each in shared.events(start.run_id) if each.type in TURN_ENDS)
+    assert end["messages"] == outcome.messages
+    assert end["messages"] == [compose_message(texts, outcome.state, end.get("cause"))]
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_store_that_was_copied_in_the_middle_of_a_turn_is_settled_to_the_same_text(
+    tmp_path: Path, store: Store, is_stopped: bool
+) -> None:
+    half_way, let_go = threading.Event(), threading.Event()
+
+    def work(turn: Turn, goal: Goal) -> str:
+        turn.say(goal, f"{goal.id} says ")
+        turn.say(goal, "this")
+        if goal.id == "b":
+            half_way.set()
+            wait_set(let_go)
+        assert goal.scope is not None
+        goal.scope.checkpoint()
+        return f"{goal.id} says this"
+
+    running = Turns(store, work)
+    turn = running.launch(store.start(plan=PLAN))
+    wait_set(half_way)
+    if is_stopped:
+        store.decide(lambda tx: request_stop(tx, turn.start.run_id, turn.start.turn_id, STOP))
+    store.flush()
+    shutil.copytree(tmp_path / "one", tmp_path / "other")  # what kill -9 would leave
+    turn.stop(STOP)
+    let_go.set()
+    turn.ended.result(PATIENCE_S)
+    with open_store(tmp_path / "other") as other:
+        settle_lost_turns(other.writer)
+        theirs, ours = _transcript(other), _transcript(store)
+        assert {goal["status"] for goal in _goals(other, turn.start).values()} == {"COMPLETED", "CANCELLED"}
+        results = {name: goal["result"] for name, goal in _goals(other, turn.start).items()}
+        assert results == {"a": "a says this", "i": None, "b": None}
+    if is_stopped:
+        assert theirs == ours
+    assert [each["content"] for each in theirs] == [each["content"] for each in ours]
