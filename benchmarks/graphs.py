@@ -15,7 +15,7 @@ def chain(size: int) -> list[list[int]]:
 
 def layered(size: int, width: int = 32) -> list[list[int]]:
     """32 a layer, each with 1 to 5 dependencies in the layer before."""
-    draw = random.Random(7)  # noqa: S311
+    draw = random.Random(7)
     graph: list[list[int]] = []
     for index in range(size):
         start = (index // width - 1) * width

@@ -1,8 +1,12 @@
 """Fixtures of the contract tests."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.support.api_client import Api
+from tests.support.model_server import ModelServer
 from tests.support.servers import ServerProcess
 
 
@@ -17,3 +21,10 @@ def any_server(request: pytest.FixtureRequest) -> ServerProcess:
 def api(server: ServerProcess, key: str) -> Api:
     """A user who has nothing yet: named after the test."""
     return server.api(key)
+
+
+@pytest.fixture
+def own(models: ModelServer, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server that the test may end."""
+    with ServerProcess(tmp_path, models.url) as process:
+        yield process

@@ -1,30 +1,15 @@
 """What is wrong in a request is told by a problem document that names it; nothing else happens."""
 
 import json
-import socket
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import requests
 
-from tests.support.api_client import PATIENCE_S, Api
+from tests.support.api_client import Api
 from tests.support.plans import goal, say_done
-from tests.support.servers import ServerProcess
+from tests.support.problems import assert_problem
 
-MIB = 1024 * 1024
 JSON = {"Content-Type": "application/json"}
-
-
-def _assert_problem(answer: requests.Response, status: int, code: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text[:300]
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    problem: dict[str, Any] = answer.json()
-    assert (problem["status"], problem["code"]) == (status, code), problem
-    assert problem.keys() >= {"type", "title", "detail", "instance"}
-    for trace in ("Traceback", 'File "', "<html", "pydantic", "sqlalchemy"):
-        assert trace not in answer.text
-    return problem
 
 
 @pytest.mark.parametrize(
@@ -35,13 +20,13 @@ def _assert_problem(answer: requests.Response, status: int, code: str) -> dict[s
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/runs", "/stopplan"])
 def test_what_is_no_json_is_refused_as_such(api: Api, path: str, body: bytes) -> None:
-    _assert_problem(api.request("POST", path, data=body, headers=JSON), 400, "invalid_json")
+    assert_problem(api.request("POST", path, data=body, headers=JSON), 400, "invalid_json")
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"1", b"null", b"true"])
 def test_json_that_is_no_object_has_the_wrong_shape(api: Api, body: bytes) -> None:
     for path in ("/v1/runs", "/stopplan"):
-        _assert_problem(api.request("POST", path, data=body, headers=JSON), 422, "invalid_request")
+        assert_problem(api.request("POST", path, data=body, headers=JSON), 422, "invalid_request")
 
 
 _ONE = goal("a", "x")
@@ -77,7 +62,7 @@ WRONG_RUNS: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_shape_is_refused_by_the_name_of_the_field(api: Api, kind: str) -> None:
     body, field = WRONG_RUNS[kind]
     answer = api.request("POST", "/v1/runs", data=json.dumps(body), headers=JSON)
-    problem = _assert_problem(answer, 422, "invalid_request")
+    problem = assert_problem(answer, 422, "invalid_request")
     assert field in [error["field"] for error in problem["errors"]]
     assert api.get("/v1/runs")["runs"] == []
 
@@ -99,7 +84,7 @@ def test_a_wrong_shape_is_refused_by_the_name_of_the_field(api: Api, kind: str) 
 )
 def test_a_plan_that_cannot_run_is_refused_before_anything_starts(api: Api, goals: list[dict[str, Any]]) -> None:
     answer = api.request("POST", "/v1/runs", json={"input": "x", "plan": {"goals": goals}})
-    assert "goal" in _assert_problem(answer, 422, "invalid_plan")["detail"]
+    assert "goal" in assert_problem(answer, 422, "invalid_plan")["detail"]
     assert api.get("/v1/runs")["runs"] == []
 
 
@@ -125,86 +110,17 @@ def test_a_wrong_shape_on_a_runs_routes_changes_nothing(
     run = api.start(say_done(key))
     last = run.events()[-1]["seq"]
     answer = api.request("POST", f"{run.path}/{verb}", json=body)
-    problem = _assert_problem(answer, 422, "invalid_request")
+    problem = assert_problem(answer, 422, "invalid_request")
     assert [error["field"] for error in problem["errors"]] == [field]
     assert run.view()["last_seq"] == last
 
 
 def test_the_stop_route_takes_no_field(api: Api) -> None:
-    problem = _assert_problem(api.request("POST", "/stopplan", json={"run_id": "r"}), 422, "invalid_request")
+    problem = assert_problem(api.request("POST", "/stopplan", json={"run_id": "r"}), 422, "invalid_request")
     assert problem["errors"][0]["field"] == "run_id"
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1000", "state=asleep", "colour=red"])
 def test_a_wrong_query_names_its_field(api: Api, query: str) -> None:
-    problem = _assert_problem(api.request("GET", f"/v1/runs?{query}"), 422, "invalid_request")
+    problem = assert_problem(api.request("GET", f"/v1/runs?{query}"), 422, "invalid_request")
     assert problem["errors"][0]["field"] == query.partition("=")[0]
-
-
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["with-a-length", "in-chunks"])
-@pytest.mark.parametrize("path", ["/v1/runs", "/stopplan"])
-def test_a_body_above_one_mebibyte_is_too_large(server: ServerProcess, key: str, path: str, is_chunked: bool) -> None:
-    body = json.dumps({"input": "x" * MIB}).encode()
-    pieces = (body[at : at + 65536] for at in range(0, len(body), 65536))
-    api = server.api(key)
-    answer = api.request("POST", path, data=pieces if is_chunked else body, headers=JSON)
-    _assert_problem(answer, 413, "payload_too_large")
-    assert api.get("/v1/runs")["runs"] == []
-
-
-def test_a_body_just_below_one_mebibyte_is_taken(api: Api, key: str) -> None:
-    line = say_done(key)
-    run = api.start(line + "\n" + "x" * (MIB - 500 - len(line)), session_id=f"large-{key}")
-    assert "turn_completed" in [event["type"] for event in run.events()]
-
-
-def test_another_media_type_is_refused(api: Api) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
-        answer = api.request("POST", "/v1/runs", data=b'{"input": "x"}', headers={"Content-Type": kind})
-        _assert_problem(answer, 415, "unsupported_media_type")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/nowhere", 404, "not_found"),
-        ("POST", "/v1/runs/r_none/explode", 404, "not_found"),
-        ("GET", "/v1/runs/", 404, "not_found"),
-        ("GET", "/v1/runs/r_none", 404, "not_found"),
-        ("GET", "/v1/runs/%00", 404, "not_found"),
-        ("GET", "/v1/runs/..%2f..%2fetc%2fpasswd", 404, "not_found"),
-        ("GET", "/v1/runs/r_none/events", 404, "not_found"),
-        ("DELETE", "/v1/runs", 405, "method_not_allowed"),
-        ("GET", "/stopplan", 405, "method_not_allowed"),
-        ("PUT", "/v1/runs/r_none/cancel", 405, "method_not_allowed"),
-    ],
-)
-def test_an_unknown_place_is_told_in_json_and_never_in_html(
-    api: Api, method: str, path: str, status: int, code: str
-) -> None:
-    answer = api.request(method, path, headers={"Accept": "text/html"})
-    _assert_problem(answer, status, code)
-    assert status != 405 or answer.headers["Allow"]
-
-
-def test_an_unknown_turn_of_a_known_run_does_not_exist(api: Api, key: str) -> None:
-    run = api.start(say_done(key))
-    run.events()
-    _assert_problem(api.request("GET", f"{run.path}/plan?turn_id=t_none"), 404, "not_found")
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n"],
-    ids=["no-http", "unknown-version", "endless-line"],
-)
-def test_what_is_no_http_gets_no_html_either(server: ServerProcess, raw: bytes) -> None:
-    place = urlsplit(server.url)
-    with socket.create_connection((place.hostname or "", place.port or 0), timeout=PATIENCE_S) as peer:
-        peer.sendall(raw)
-        answer = b""
-        while data := peer.recv(65536):
-            answer += data
-    assert answer.startswith(b"HTTP/1.1 4")
-    assert b"<html" not in answer
-    assert b"Traceback" not in answer

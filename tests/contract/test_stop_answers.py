@@ -18,7 +18,7 @@ def test_a_stop_of_a_running_turn_names_run_and_turn_and_never_shows_it_running_
     run = start_streaming(any_server.api(), models, key)
     answer = run.cancel(reason="changed my mind")
     assert (answer["run_id"], answer["turn_id"], answer["stopped"]) == (run.id, run.first_turn, True)
-    seen = []
+    seen: list[str] = []
     while not seen or seen[-1] != "awaiting_input":
         seen.append(run.state)
     assert set(seen) <= {"stopping", "awaiting_input"}
@@ -150,7 +150,9 @@ def test_ending_a_run_during_a_stop_of_its_turn_ends_the_run(
     five_checks(run, models, key)
 
 
-def test_a_batch_run_has_no_turn_stop_but_can_be_ended(any_server: ServerProcess, models: ModelServer, key: str) -> None:
+def test_a_batch_run_has_no_turn_stop_but_can_be_ended(
+    any_server: ServerProcess, models: ModelServer, key: str
+) -> None:
     run = start_streaming(any_server.api(), models, key, interactive=False)
     assert run.cancel(expect=409)["code"] == "not_interactive"
     assert run.state == "running"

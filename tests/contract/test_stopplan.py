@@ -1,18 +1,17 @@
-"""The two documented stop routes: for the caller's plan, and for a session on the word of a remote service."""
+"""The documented stop route: the caller's plan, without an id."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from tests.support.api_client import Api, make_token
 from tests.support.five_checks import five_checks
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan, start_silent, start_streaming
 from tests.support.raw_server import Peer, RawServer
-from tests.support.servers import REMOTE_TOKEN, LocalServer, ServerProcess, gate, wait_until
+from tests.support.servers import LocalServer, ServerProcess, gate, wait_until
 
 MESSAGE = "Plan stopped successfully"
 
@@ -112,9 +111,7 @@ def test_nobody_stops_the_plan_of_somebody_else(server: ServerProcess, models: M
     five_checks(run, models, key)
 
 
-def test_a_batch_run_that_it_stops_ends_as_cancelled(
-    any_server: ServerProcess, models: ModelServer, key: str
-) -> None:
+def test_a_batch_run_that_it_stops_ends_as_cancelled(any_server: ServerProcess, models: ModelServer, key: str) -> None:
     run = start_silent(any_server.api(key), models, key, interactive=False)
     assert run.api.post("/stopplan")["stopped"] is True
     events = run.events(lambda event: event["type"] == "run_cancelled")
@@ -174,38 +171,6 @@ def test_only_calls_in_progress_are_asked_to_end(server: ServerProcess, models: 
     assert (done.asked_to_cancel_at, a.close_reason) == (None, "cancelled")
     assert a.asked_to_cancel_at is not None
     assert run.goals()["done"]["status"] == "COMPLETED"
-    five_checks(run, models, key)
-
-
-def test_the_remote_route_stops_the_plan_of_its_session(
-    any_server: ServerProcess, models: ModelServer, key: str
-) -> None:
-    run = start_silent(any_server.api(key), models, key)
-    sibling = start_silent(any_server.api(key), models, f"{key}-sibling")
-    remote = Api(any_server.url, REMOTE_TOKEN)
-    answer = remote.post(f"/sessions/session/{run.session_id}/stop")
-    assert (answer["message"], answer["stopped"], answer["run_id"]) == (MESSAGE, True, run.id)
-    assert sibling.state == "running"
-    five_checks(run, models, key)
-    assert remote.post(f"/sessions/session/{run.session_id}/stop") == {"message": MESSAGE, "stopped": False}
-    remote.post(f"/sessions/session/{sibling.session_id}/stop")
-    five_checks(sibling, models, f"{key}-sibling")
-
-
-def test_the_remote_route_takes_the_remote_token_only(server: ServerProcess, models: ModelServer, key: str) -> None:
-    run = start_silent(server.api(key), models, key)
-    path = f"/sessions/session/{run.session_id}/stop"
-    for token in (make_token(key), f"{REMOTE_TOKEN}x", REMOTE_TOKEN[:-1], "é"):
-        refused = Api(server.url, token.encode().decode("latin-1")).request("POST", path, json={})
-        assert refused.status_code == 401
-        assert refused.headers["WWW-Authenticate"].startswith("Bearer")
-    assert requests.post(server.url + path, json={}, timeout=30).status_code == 401
-    assert Api(server.url, REMOTE_TOKEN).request("POST", "/stopplan", json={}).status_code == 401
-    assert Api(server.url, REMOTE_TOKEN).request("GET", run.path).status_code == 401
-    unknown = Api(server.url, REMOTE_TOKEN).post("/sessions/session/nobody-knows-me/stop", expect=404)
-    assert unknown["code"] == "not_found"
-    assert run.state == "running"
-    run.cancel()
     five_checks(run, models, key)
 
 

@@ -134,7 +134,7 @@ def test_a_hundred_stops_of_deaf_work_do_not_use_up_the_places(
     monkeypatch.setattr("core.plan.scheduler.ABANDON_AFTER_S", 0.02)
     release = Switch()
     agent = one_place.main.agents["default"]
-    original = agent.ask
+    original: Callable[..., Reply] = agent.ask
 
     def ask(request: Any, asked: Any, port: Any) -> Reply:
         if "deaf" in request.messages[-1]["content"]:

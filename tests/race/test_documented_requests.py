@@ -20,7 +20,8 @@ both_answers = pytest.mark.parametrize("answer", [BEFORE_HEADERS, IN_THE_STREAM]
 
 
 def _agent(local: LocalServer) -> Agent:
-    return local.main.agents["default"]
+    agent: Agent = local.main.agents["default"]
+    return agent
 
 
 def _lines(options: dict[str, Any], key: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import requests
 
-import core.base.InputOutput as flag
 from api.auth.jwt_middleware import USER_SESSION_ENDPOINTS
+from core.base import InputOutput
 from core.base.InputOutput import close_flag, is_stopped, open_flag, plan_is_stopped, set_stopped
 from core.base.Main import get_global_plan, post_stopplan_data
 from core.cancellation import Level, Scope
@@ -180,12 +180,12 @@ def turn_scope() -> Iterator[Scope]:
 
 
 def test_the_flag_is_a_list_of_one_element_and_false_when_nothing_runs() -> None:
-    assert flag.plan_is_stopped == [False]
+    assert InputOutput.plan_is_stopped == [False]
 
 
 @pytest.mark.usefixtures("turn_scope")
 def test_an_imported_reference_to_the_flag_sees_the_change() -> None:
-    assert flag.plan_is_stopped is plan_is_stopped
+    assert InputOutput.plan_is_stopped is plan_is_stopped
     assert (plan_is_stopped[0], is_stopped()) == (False, False)
     set_stopped(True)
     assert (plan_is_stopped[0], is_stopped()) == (True, True)

@@ -108,7 +108,8 @@ class _User:
 
     def _cancel(self, turn_id: str) -> bool:
         assert self.run is not None
-        fields = self._rng.choice([{}, {"if_turn": turn_id}, {"wait_ms": 30_000}])
+        choices: list[dict[str, Any]] = [{}, {"if_turn": turn_id}, {"wait_ms": 30_000}]
+        fields = self._rng.choice(choices)
         answer = self.run.cancel(**fields)
         assert answer["turn_id"] == turn_id
         assert answer["parked"] is True or fields.get("wait_ms") is None
@@ -152,7 +153,7 @@ class _User:
         """Everything that was seen at the time is still so, and nothing was added to it."""
         for run in self.runs:
             last = run.view()["last_seq"]
-            events = run.events(lambda event, last=last: event["seq"] == last)
+            events = run.events(lambda event: event["seq"] == last)  # noqa: B023  # it is read before the next run
             _check_ends(events)
             for event in events:
                 if event["type"] in TURN_ENDS and event["turn_id"] in self.ends:
@@ -223,7 +224,7 @@ def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_n
         models.wait_open(0)
         check_nothing_left(local)
         assert [turn.start.turn_id for turn in turns if len(turn.calls)] == []
-        wait_until(lambda: _sockets() == sockets + _pooled_connections(local), "every socket but the pooled ones is closed")
+        wait_until(lambda: _sockets() == sockets + _pooled_connections(local), "only pooled connections are left")
         wait_until(lambda: _threads("call") == len(local.main.engine.pool._idle), "only idle threads are left")
         assert _threads("call") <= local.main.settings.call_threads
 

@@ -1,5 +1,6 @@
 """What the documented stop leaves open, and how each gap is closed: with the order of events forced."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support.plans import goal, start_plan, start_silent
 from tests.support.race_kit import USER, Later, Switch, add_goal, bare_plan, break_store, requests_of
 from tests.support.servers import LocalServer, gate
 
-# -- 1. between cancel and flag -----------------------------------------------------------------
+# -- 1. between cancel and flag ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["agent.before_request", "scheduler.before_goal_starts", "model_call.before_sent"])
@@ -44,7 +45,7 @@ def test_a_goal_released_between_cancel_and_flag_does_not_start(
 ) -> None:
     agent = local.main.agents["default"]
     at_end = Switch()
-    original = agent.ask
+    original: Callable[..., Reply] = agent.ask
 
     def ask(*arguments: Any) -> Reply:
         reply = original(*arguments)
@@ -53,7 +54,9 @@ def test_a_goal_released_between_cancel_and_flag_does_not_start(
 
     monkeypatch.setattr(agent, "ask", ask)
     run = start_plan(
-        local.api(), goal("first", script("trickle", tokens=1, key=key)), goal("second", script("silent", key=key), "first")
+        local.api(),
+        goal("first", script("trickle", tokens=1, key=key)),
+        goal("second", script("silent", key=key), "first"),
     )
     at_end.wait_reached()
     with gate("turn.requests_cancelled") as between:
@@ -69,7 +72,7 @@ def test_a_goal_released_between_cancel_and_flag_does_not_start(
     five_checks(run, models, key)
 
 
-# -- 2. the flag is process-wide ---------------------------------------------------------------------
+# -- 2. the flag is process-wide --------------------------------------------------------------
 
 
 def test_a_stop_for_one_plan_does_not_stop_another(local: LocalServer, models: ModelServer, key: str) -> None:
@@ -147,7 +150,7 @@ def test_the_documented_helpers_act_on_the_plan_of_the_goal_that_calls_them(
     local: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = local.main.agents["default"]
-    original = agent.ask
+    original: Callable[..., Reply] = agent.ask
     inside = Switch()
     seen: list[bool] = []
 
@@ -174,7 +177,7 @@ def test_the_documented_helpers_act_on_the_plan_of_the_goal_that_calls_them(
     five_checks(acting, models, f"{key}-next")
 
 
-# -- 3. a failing gateway, a failing server ---------------------------------------------------------------
+# -- 3. a failing gateway, a failing server ---------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_a_stop_that_cannot_be_recorded_gives_500_with_the_receipt_and_holds(
     five_checks(run, models, key)
 
 
-# -- 4. work that is no de2generator request ------------------------------------------------------------------
+# -- 4. work that is no de2generator request --------------------------------------------------
 
 
 def _start_kind(local: LocalServer, models: ModelServer, key: str, kind: str) -> Run:
@@ -279,7 +282,7 @@ def test_every_kind_of_work_is_reached_through_its_scope(
         five_checks(run, models, key)
 
 
-# -- 5. a parent that waits ------------------------------------------------------------------------------------------
+# -- 5. a parent that waits -------------------------------------------------------------------
 
 
 def _nested(depth: int, prompt: str) -> dict[str, Any]:
@@ -326,7 +329,7 @@ def test_an_inner_goal_holds_no_thread_while_its_children_run() -> None:
     assert running.result() is GoalStatus.CANCELLED
 
 
-# -- 6. who may stop what --------------------------------------------------------------------------------------------------
+# -- 6. who may stop what ---------------------------------------------------------------------
 
 
 def test_with_a_session_claim_stopplan_means_the_plan_of_that_session(

@@ -27,9 +27,7 @@ def test_a_terminate_during_a_stop_ends_the_run(local: LocalServer, models: Mode
     five_checks(run, models, key)
 
 
-def test_a_stop_during_a_terminate_joins_it_and_the_run_ends(
-    local: LocalServer, models: ModelServer, key: str
-) -> None:
+def test_a_stop_during_a_terminate_joins_it_and_the_run_ends(local: LocalServer, models: ModelServer, key: str) -> None:
     run = start_silent(local.api(), models, key)
     with gate("turn.before_finish") as unwinding:
         run.terminate()

@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.support.api_client import Api, Run
 from tests.support.model_server import ModelServer, script
+from tests.support.servers import ServerProcess
 
 
 def goal(goal_id: str, prompt: str | None = None, *depends_on: str, goals: Any = ()) -> dict[str, Any]:
@@ -36,3 +37,21 @@ def start_silent(api: Api, models: ModelServer, key: str, cancel: str = "obey", 
 def say_done(key: str) -> str:
     """A message that is answered at once."""
     return script("trickle", tokens=2, interval_ms=0, key=key)
+
+
+def seen_at(server: ServerProcess, run: Run) -> Run:
+    """The same run as its user sees it at another start of the server, or over other connections."""
+    about = {"run_id": run.id, "session_id": run.session_id, "turn_id": run.first_turn}
+    return Run(Api(server.url, run.api.token), about)
+
+
+def all_events(run: Run) -> list[dict[str, Any]]:
+    """What is in the log of a run that waits or is over."""
+    last = run.view()["last_seq"]
+    return run.events(lambda event: event["seq"] == last)
+
+
+def delivered_up_to(run: Run, last: str) -> list[str]:
+    """Ids of the delivered messages in order, up to this one."""
+    events = run.events(lambda event: event["type"] == "message_delivered" and event["message_id"] == last)
+    return [event["message_id"] for event in events if event["type"] == "message_delivered"]

@@ -313,7 +313,7 @@ def test_outsiders_cannot_build_a_stop(turn: Scope, kind: type[Cancelled]) -> No
 
 def test_a_broad_except_does_not_swallow_a_stop(turn: Scope) -> None:
     turn.cancel(USER)
-    with pytest.raises(Cancelled):  # noqa: PT012 - the except is what is tested
+    with pytest.raises(Cancelled):
         try:
             turn.checkpoint()
         except Exception:
@@ -423,7 +423,7 @@ def test_an_abort_may_be_running_while_its_block_is_left(turn: Scope) -> None:
         in_abort.set()
         wait_set(let_go)
 
-    with pytest.raises(Cancelled), turn.on_cancel(abort):  # noqa: PT012
+    with pytest.raises(Cancelled), turn.on_cancel(abort):
         stopping = Started(lambda: turn.cancel(USER))
         wait_set(in_abort)
     let_go.set()

@@ -302,6 +302,66 @@ def test_what_fails_alone_is_refused_and_its_number_is_given_to_the_next(store: 
     assert _said(store.events(start.run_id)) == ["next"]
 
 
+def test_events_that_the_store_did_not_take_are_kept_and_written_in_order_when_it_does(store: Store) -> None:
+    start = store.start()
+    before = len(store.events(start.run_id))
+    reader = store.hub.join(start.run_id)
+    is_down = [True]
+    with _failing(store, lambda _: is_down[0]):
+        for n in range(5):
+            store.writer.emit(_text(start, str(n)))
+            with pytest.raises(StoreError):
+                store.flush()
+        assert store.events(start.run_id)[before:] == []
+        assert not store.writer.is_healthy
+        is_down[0] = False
+        store.writer.emit(_text(start, "5"))
+        store.flush()
+    assert store.writer.is_healthy
+    _assert_gapless(store.events(start.run_id))
+    assert _said(store.events(start.run_id)) == [str(n) for n in range(6)]
+    seen = reader.read(before, PATIENCE_S)
+    assert seen is not None
+    assert seen[0].seq == before + 1
+
+
+def test_kept_events_are_not_overtaken_by_later_ones_of_their_group_that_would_fit(store: Store) -> None:
+    start = store.start()
+    with _failing(store, lambda n: n in (1, 2)), _blocked(store):  # the group, and its first event alone
+        for n in range(4):
+            store.writer.emit(_text(start, str(n)))
+    store.flush()
+    assert _said(store.events(start.run_id)) == ["0", "1", "2", "3"]
+    _assert_gapless(store.events(start.run_id))
+
+
+def test_kept_events_of_a_turn_that_ends_meanwhile_come_before_its_end(store: Store) -> None:
+    start = store.start()
+    with _failing(store, lambda n: n == 0):
+        store.writer.emit(_text(start, "said"))
+        store.decide(_end(start))
+    assert [each.type for each in store.events(start.run_id)][-3:] == ["text", "turn_completed", "awaiting_input"]
+
+
+def test_what_is_kept_while_the_store_takes_nothing_is_bounded(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_UNWRITTEN", 3)
+    start = store.start()
+    writer = Writer(store.database, store.hub)
+    is_down = [True]
+    with _failing(store, lambda _: is_down[0]):
+        for n in range(6):
+            writer.emit(_text(start, str(n)))
+            with pytest.raises(StoreError):
+                writer.transact(lambda tx: None).result(PATIENCE_S)
+        is_down[0] = False
+    writer.close(PATIENCE_S)
+    said = _said(store.events(start.run_id))
+    assert said == ["3", "4", "5"]
+    assert "is lost" in caplog.text
+
+
 def test_an_error_of_a_reader_does_not_make_the_writer_write_twice(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ import argparse
 import importlib
 import importlib.util
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -61,14 +61,14 @@ class LlamaServer:
     def _wait_ready(self) -> str:
         assert self._process.stdout
         deadline = time.monotonic() + self._ready_timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            if not select.select([self._process.stdout], [], [], left)[0]:
-                break
-            line = self._process.stdout.readline()
-            if line.startswith(_READY):
-                return line.removeprefix(_READY).strip()
-            if not line:
-                raise LlamaError("llama.cpp's server did not start (see above)")
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, deadline - time.monotonic())):
+                line = self._process.stdout.readline()
+                if line.startswith(_READY):
+                    return line.removeprefix(_READY).strip()
+                if not line:
+                    raise LlamaError("llama.cpp's server did not start (see above)")
         raise LlamaError(f"llama.cpp's server was not ready within {self._ready_timeout_s:.0f} s")
 
 

@@ -1,5 +1,6 @@
 """Runs: start one, talk to it, stop it, end it, look at it."""
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -69,10 +70,8 @@ def _stream_turn(created: dict[str, Any], on_disconnect: str) -> Response:
     main, caller, run_id = _main(), current_caller(), created["run_id"]
 
     def stop_turn() -> None:
-        try:
+        with contextlib.suppress(ServerError):  # it had ended
             main.client_gone(caller, run_id, created["turn_id"])
-        except ServerError:
-            pass  # it had ended
 
     source = main.read_events(caller, run_id)
     on_gone = stop_turn if on_disconnect == "stop" else None

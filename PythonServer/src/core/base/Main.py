@@ -229,19 +229,24 @@ class EventSource:
     def batches(self, after: int, heartbeat_s: float) -> Iterator[list[StoredEvent] | None]:
         """Batches of events behind ``after``; [] when nothing came for ``heartbeat_s``; None: fell behind, resync.
 
-        Ends after the run's terminal event, or when the reader is ended.
+        Ends after the run's terminal event, at once if that is not behind ``after``; or when the reader is ended.
         """
+        is_over = self._is_over()  # asked before the past is read, which then holds the terminal event
         for batch in self._past(after):
             after = batch[-1].seq
             yield batch
             if batch[-1].ends_run:
                 return
-        while not self.reader.is_ended:
+        while not (is_over or self.reader.is_ended):
             news = self.reader.read(after, heartbeat_s)
             yield news
             if news is None or (news and news[-1].ends_run):
                 return
             after = news[-1].seq if news else after
+
+    def _is_over(self) -> bool:
+        with self._main.reading() as connection:
+            return queries.is_over(connection, self._run_id)
 
     def _past(self, after: int) -> Iterator[list[StoredEvent]]:
         while True:
@@ -285,7 +290,7 @@ def post_stopplan_data(
         answer = stop()
     except ServerError as error:
         return False, None, error, error.status
-    except Exception as error:
+    except Exception:
         log.exception("a stop failed inside")
         return False, None, ServerError("The server failed; the log says why"), ServerError.status
     if answer is None or not answer.stopped:  # there was nothing, or it ended an instant ago

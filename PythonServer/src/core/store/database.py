@@ -17,14 +17,15 @@ _MIGRATION_LOCK = 0x50595356
 def open_database(url: str | None, data_dir: Path) -> Engine:
     """The engine for ``url``, or for ``data_dir/pythonserver.db``; its schema is up to date on return."""
     data_dir.mkdir(parents=True, exist_ok=True)
-    engine = _sqlite(data_dir / "pythonserver.db") if url is None else create_engine(url, pool_size=16)
+    url = url or f"sqlite:///{data_dir / 'pythonserver.db'}"
+    engine = _sqlite(url) if url.startswith("sqlite:") else create_engine(url, pool_size=16)
     with _migration_lock(engine, data_dir):
         _migrate(engine)
     return engine
 
 
-def _sqlite(path: Path) -> Engine:
-    engine = create_engine(f"sqlite:///{path}", pool_size=16, max_overflow=64)
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, pool_size=16, max_overflow=64)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:

@@ -13,14 +13,16 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, func, insert, select, text, update
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from core.errors import ServerError, StoreError
@@ -41,6 +43,9 @@ MAX_GROUP: Final = 500
 
 #: Runs whose numbers are remembered.
 MAX_MEMORY: Final = 10_000
+
+#: Events that are kept while the store takes no writes; after that the oldest are lost.
+MAX_UNWRITTEN: Final = 50_000
 
 
 class Transaction:
@@ -90,6 +95,8 @@ class Writer:
         self._queue: queue.SimpleQueue[Event | _Decision[Any] | None] = queue.SimpleQueue()
         # Sequence numbers and open turns of the runs written lately; the store has the rest.
         self._memory: dict[str, _RunMemory] = {}
+        # Events that the store did not take, for when it does again: what is streamed is not the caller's to repeat.
+        self._unwritten: deque[Event] = deque(maxlen=MAX_UNWRITTEN)
         self._is_healthy = True
         # Held to queue a decision: none may come to lie behind the end, where nobody answers it.
         self._closing = threading.Lock()
@@ -140,7 +147,9 @@ class Writer:
     def _run(self) -> None:
         while True:
             group, is_last = self._take()
-            if group:
+            if self._unwritten and not self._write_kept():
+                self._keep_or_commit(group)
+            elif group:
                 self._commit_or_split(group)
             if is_last:
                 return
@@ -164,18 +173,43 @@ class Writer:
         except Exception as error:  # full disk, lost connection, an item that the store refuses
             self._is_healthy = not isinstance(error, DBAPIError)
             if len(group) > 1:
-                for item in group:
-                    self._commit_or_split([item])
+                self._keep_or_commit(group)
                 return
             log.error("could not write to the store: %s", type(error).__name__)
             item = group[0]
             if isinstance(item, _Decision):
                 _fail(item, StoreError() if isinstance(error, SQLAlchemyError) else error)
+            elif isinstance(error, OperationalError):
+                self._keep(item)
             return
-        try:
-            tell()
-        except Exception:  # what is committed must not be tried again, whatever its readers make of it
-            log.exception("telling of a commit failed")
+        _run_tell(tell)
+
+    def _keep_or_commit(self, group: list[Event | _Decision[Any]]) -> None:
+        """One by one. Where an event had to be kept, those after it are too: they must not overtake it."""
+        for item in group:
+            if self._unwritten and isinstance(item, Event):
+                self._keep(item)
+            else:
+                self._commit_or_split([item])
+
+    def _keep(self, event: Event) -> None:
+        if len(self._unwritten) == MAX_UNWRITTEN:
+            log.error("the store takes no writes; an event of run %s is lost", self._unwritten[0].run_id)
+        self._unwritten.append(event)
+
+    def _write_kept(self) -> bool:
+        """Write the events that the store did not take before. False if it still does not."""
+        while self._unwritten:
+            group: list[Event | _Decision[Any]] = list(islice(self._unwritten, MAX_GROUP))
+            try:
+                tell = self._commit(group)
+            except Exception:
+                self._is_healthy = False
+                return False
+            for _ in group:
+                self._unwritten.popleft()
+            _run_tell(tell)
+        return True
 
     def _commit(self, group: list[Event | _Decision[Any]]) -> Callable[[], None]:
         """Returns what tells of the commit."""
@@ -248,6 +282,13 @@ class Writer:
             ).scalar()  # fmt: skip
             memory = self._memory[run_id] = _RunMemory((last or 0) + 1, turn_id)
         return memory
+
+
+def _run_tell(tell: Callable[[], None]) -> None:
+    try:
+        tell()
+    except Exception:  # what is committed must not be tried again, whatever its readers make of it
+        log.exception("telling of a commit failed")
 
 
 def _write_and_erase(tx: Transaction) -> None:
