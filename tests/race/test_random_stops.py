@@ -1,5 +1,6 @@
 """Six hundred turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
 
+import contextlib
 import os
 import random
 import threading
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,6 +24,8 @@ USERS = 10
 #: The stop comes so many seconds after the message, at most.
 LATEST_S = 0.15
 SEED = 20_260
+#: As the kernel writes it.
+LISTENING = "0A"
 RUN_ENDS = ("run_completed", "run_cancelled", "run_failed")
 
 
@@ -167,14 +171,18 @@ def _ends_run(event: dict[str, Any]) -> bool:
 # -- what may be left ------------------------------------------------------------------------------
 
 
-def _sockets() -> int:
-    """Sockets that this process has open."""
-    found = 0
+def _connections(url: str) -> int:
+    """Connections of this process to that server, or of that server in this process."""
+    port = urlsplit(url).port
+    mine = set()
     for name in os.listdir("/proc/self/fd"):
-        try:
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except OSError:  # the descriptor of the listing itself
-            continue
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            mine.add(os.readlink(f"/proc/self/fd/{name}"))
+    found = 0
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, state, *_, inode = line.split()[:10]
+        ports = {int(address.rpartition(":")[2], 16) for address in (here, there)}
+        found += port in ports and state != LISTENING and f"socket:[{inode}]" in mine
     return found
 
 
@@ -198,7 +206,7 @@ def _threads(name: str) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("provider", "turns_a_user"), [("de2generator", 50), ("openai", 10)])
 def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_nothing(
-    models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, turns_a_user: int
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, turns_a_user: int
 ) -> None:
     turns: list[Turn] = []
     make_turn: Callable[..., Turn] = Turn
@@ -208,9 +216,9 @@ def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_n
         return turns[-1]
 
     monkeypatch.setattr("core.engine.embedded.Turn", noting)
-    url = models.url if provider == "de2generator" else f"{models.url}/v1"
-    with LocalServer(tmp_path, url, llm_provider=provider) as local:
-        sockets = _sockets()
+    path = "" if provider == "de2generator" else "/v1"
+    # A gateway of its own, so that each connection to it is this server's.
+    with ModelServer(strict=True) as models, LocalServer(tmp_path, models.url + path, llm_provider=provider) as local:
         users = [_User(local, number, key) for number in range(USERS)]
         _all_at_once(users, turns_a_user)
         for user in users:
@@ -224,7 +232,8 @@ def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_n
         models.wait_open(0)
         check_nothing_left(local)
         assert [turn.start.turn_id for turn in turns if len(turn.calls)] == []
-        wait_until(lambda: _sockets() == sockets + _pooled_connections(local), "only pooled connections are left")
+        wait_until(lambda: _connections(models.url) == _pooled_connections(local), "only pooled connections are left")
+        wait_until(lambda: _connections(local.url) == 0, "the end of the requests")
         wait_until(lambda: _threads("call") == len(local.main.engine.pool._idle), "only idle threads are left")
         assert _threads("call") <= local.main.settings.call_threads
 

@@ -1,5 +1,6 @@
 """The shapes of requests and answers. An unknown field is an error: it would be a wish that nobody fulfils."""
 
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -188,3 +189,7 @@ class Problem(BaseModel):
     code: str
     detail: str
     instance: str
+
+
+#: What a protected route may answer besides its own: all of them are problem documents.
+PROBLEMS: dict[str | int | HTTPStatus, Any] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 503), Problem)
