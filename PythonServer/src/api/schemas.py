@@ -1,6 +1,5 @@
 """The shapes of requests and answers. An unknown field is an error: it would be a wish that nobody fulfils."""
 
-from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -191,5 +190,8 @@ class Problem(BaseModel):
     instance: str
 
 
-#: What a protected route may answer besides its own: all of them are problem documents.
-PROBLEMS: dict[str | int | HTTPStatus, Any] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 503), Problem)
+#: How the description shows a protected route: it needs a token, and what it answers besides are problem documents.
+PROTECTED: dict[str, Any] = {
+    "abp_security": [{"bearer": []}],
+    "abp_responses": {status: Problem for status in (400, 401, 403, 404, 409, 413, 422, 503)},
+}

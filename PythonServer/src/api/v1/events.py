@@ -4,12 +4,12 @@ from flask import Response, current_app, request
 from flask_openapi import APIBlueprint, Tag
 
 from api.auth.jwt_middleware import current_caller
-from api.schemas import PROBLEMS, EventsQuery, RunPath
+from api.schemas import PROTECTED, EventsQuery, RunPath
 from api.sse import event_stream
 from core.base.Main import Main
 from core.errors import InvalidRequest
 
-event_routes = APIBlueprint("events", __name__, abp_tags=[Tag(name="events")], abp_security=[{"bearer": []}], abp_responses=PROBLEMS)
+event_routes = APIBlueprint("events", __name__, abp_tags=[Tag(name="events")], **PROTECTED)
 
 
 @event_routes.get("/v1/runs/<run_id>/events")

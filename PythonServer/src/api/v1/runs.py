@@ -9,7 +9,7 @@ from flask_openapi import APIBlueprint, Tag
 
 from api.auth.jwt_middleware import current_caller
 from api.schemas import (
-    PROBLEMS,
+    PROTECTED,
     CancelBody,
     CreateRunBody,
     InputAccepted,
@@ -29,7 +29,7 @@ from core.errors import InvalidRequest, ServerError
 from core.ids import new_id
 from core.session.records import NewRun
 
-run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], abp_security=[{"bearer": []}], abp_responses=PROBLEMS)
+run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], **PROTECTED)
 
 Answer = tuple[dict[str, Any], int]
 

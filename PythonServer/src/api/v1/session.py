@@ -7,11 +7,11 @@ from flask import current_app
 from flask_openapi import APIBlueprint, Tag
 
 from api.auth.jwt_middleware import current_caller
-from api.schemas import PROBLEMS, EmptyBody, SessionPath, StopPlanAnswer
+from api.schemas import PROTECTED, EmptyBody, SessionPath, StopPlanAnswer
 from core.base.Main import Main, post_stopplan_data
 from core.engine.embedded import StopAnswer
 
-session_routes = APIBlueprint("session", __name__, abp_tags=[Tag(name="stop")], abp_security=[{"bearer": []}], abp_responses=PROBLEMS)
+session_routes = APIBlueprint("session", __name__, abp_tags=[Tag(name="stop")], **PROTECTED)
 
 
 @session_routes.post("/stopplan", responses={200: StopPlanAnswer})
