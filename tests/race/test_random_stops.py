@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from core.engine.call_pool import CallPool
 from core.session.turn import Turn
 from tests.support.api_client import Api, Run, in_threads
 from tests.support.five_checks import TURN_ENDS, _check_ends
@@ -152,6 +153,7 @@ class _User:
             run.say(script("strict", key=self._key))
         assert "turn_completed" in [event["type"] for event in run.events(after=self._seen if run is self.run else 0)]
         assert run.transcript()[-1]["content"] == "All messages are in order."
+        run.terminate()  # which ends its streams, also those whose reader has hung up
 
     def check_history(self) -> None:
         """Everything that was seen at the time is still so, and nothing was added to it."""
@@ -199,8 +201,10 @@ def _pooled_connections(server: LocalServer) -> int:
     return found
 
 
-def _threads(name: str) -> int:
-    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+def _pool_threads(pool: CallPool) -> int:
+    """Threads that run this pool's calls, or wait for one."""
+    targets = [getattr(thread, "_target", None) for thread in threading.enumerate()]
+    return sum(getattr(target, "__self__", None) is pool for target in targets)
 
 
 @pytest.mark.timeout(300)
@@ -234,8 +238,9 @@ def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_n
         assert [turn.start.turn_id for turn in turns if len(turn.calls)] == []
         wait_until(lambda: _connections(models.url) == _pooled_connections(local), "only pooled connections are left")
         wait_until(lambda: _connections(local.url) == 0, "the end of the requests")
-        wait_until(lambda: _threads("call") == len(local.main.engine.pool._idle), "only idle threads are left")
-        assert _threads("call") <= local.main.settings.call_threads
+        pool = local.main.engine.pool
+        wait_until(lambda: _pool_threads(pool) == len(pool._idle), "only idle threads are left")
+        assert _pool_threads(pool) <= local.main.settings.call_threads
 
 
 def _all_at_once(users: list[_User], turns_a_user: int) -> None:

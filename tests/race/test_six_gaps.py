@@ -177,6 +177,29 @@ def test_the_documented_helpers_act_on_the_plan_of_the_goal_that_calls_them(
     five_checks(acting, models, f"{key}-next")
 
 
+@pytest.mark.parametrize("is_interactive", [True, False])
+def test_a_goal_that_stops_its_own_plan_ends_the_turn_as_a_stop_would_and_others_may_join(
+    local: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch, is_interactive: bool
+) -> None:
+    agent = local.main.agents["default"]
+    original: Callable[..., Reply] = agent.ask
+
+    def ask(*arguments: Any) -> Reply:
+        if arguments[0].messages[-1]["content"] == "stop yourself":
+            set_stopped(True)
+        return original(*arguments)
+
+    monkeypatch.setattr(agent, "ask", ask)
+    with gate("turn.before_finish") as unwinding:
+        run = local.api().start("stop yourself", interactive=is_interactive)
+        unwinding.wait_reached()
+        assert run.api.post("/stopplan")["stopped"] is True
+    assert run.wait_parked() == ("awaiting_input" if is_interactive else "cancelled")
+    assert run.wait_event("turn_cancelled")["cause"] == "user"
+    monkeypatch.undo()
+    five_checks(run, models, key, is_batch=not is_interactive)
+
+
 # -- 3. a failing gateway, a failing server ---------------------------------------------------
 
 

@@ -166,6 +166,25 @@ def test_a_message_that_was_accepted_as_the_shutdown_began_waits_for_the_next_se
         five_checks(run, models, key)
 
 
+@pytest.mark.parametrize("route", ["/stopplan", "terminate"])
+def test_a_stop_of_a_batch_run_during_a_shutdown_joins_it(
+    models: ModelServer, key: str, tmp_path: Path, route: str
+) -> None:
+    with LocalServer(tmp_path, models.url) as local:
+        run = start_silent(local.api(), models, key, interactive=False)
+        with gate("turn.before_finish") as unwinding:
+            local.runtime.begin_shutdown()
+            unwinding.wait_reached()
+            answer = run.api.post(route if route == "/stopplan" else f"{run.path}/terminate")
+            assert answer["stopped"] is True
+        assert local.main.engine.wait_parked(30)
+    with LocalServer(tmp_path, models.url) as local:
+        run.api = local.api()
+        assert run.wait_event("turn_cancelled")["cause"] == "shutdown"
+        assert run.wait_parked() == "cancelled"
+        five_checks(run, models, key, is_batch=True)
+
+
 def test_a_batch_run_that_a_shutdown_stops_has_failed_with_that_cause(
     models: ModelServer, key: str, tmp_path: Path
 ) -> None:

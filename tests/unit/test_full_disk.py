@@ -122,7 +122,6 @@ def test_a_stop_holds_though_it_cannot_be_recorded_and_is_written_once_there_is_
     end = run.wait_event("turn_cancelled")
     assert end["cause"] == "user"
     assert run.transcript()[-1]["stopped"] is True
-    print([(e["seq"], e["type"], e.get("status"), str(e.get("filler"))[:3], e.get("text")) for e in run.events(lambda e: e["seq"] == run.view()["last_seq"])][-14:])
     five_checks(run, models, key)
 
 

@@ -343,6 +343,21 @@ def test_kept_events_of_a_turn_that_ends_meanwhile_come_before_its_end(store: St
     assert [each.type for each in store.events(start.run_id)][-3:] == ["text", "turn_completed", "awaiting_input"]
 
 
+def test_a_decision_is_not_made_before_the_kept_events_that_came_before_it_are_written(store: Store) -> None:
+    start = store.start()
+    before = len(store.events(start.run_id))
+    # 0 is the one that blocks, 1 the group, 2 the event alone, 3 its next try; the decision alone would go through.
+    with _failing(store, lambda n: n in (1, 2, 3)):
+        with _blocked(store):
+            store.writer.emit(_text(start, "said"))
+            refused = store.writer.transact(_end(start))
+        with pytest.raises(StoreError):
+            refused.result(PATIENCE_S)
+        assert store.events(start.run_id)[before:] == []
+        store.decide(_end(start))
+    assert [each.type for each in store.events(start.run_id)[before:]] == ["text", "turn_completed", "awaiting_input"]
+
+
 def test_what_is_kept_while_the_store_takes_nothing_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,8 @@ MAX_DISCARDED_BYTES = 16 * MAX_BODY_BYTES
 #: Deeper than any plan that is allowed, and well above what the recursive libraries behind us can take.
 MAX_DEPTH = 200
 
-_MAY_HOLD_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+#: Escapes of half a character, and of NUL, which PostgreSQL takes in no text.
+_MAY_HOLD_UNFIT_TEXT = re.compile(r"\\u(0000|[dD][89a-fA-F])")
 
 
 class JsonRequest(Request):
@@ -93,7 +94,7 @@ def parse_object(body: bytes, charset: str = "utf-8") -> dict[str, Any]:
         raise InvalidJson("The body is nested too deeply, or holds a number that is too long") from None
     if not isinstance(value, dict):
         raise InvalidRequest("The body must be a JSON object", errors=[{"field": "", "message": "no object"}])
-    if text.count("[") + text.count("{") > MAX_DEPTH or _MAY_HOLD_SURROGATE.search(text):
+    if text.count("[") + text.count("{") > MAX_DEPTH or _MAY_HOLD_UNFIT_TEXT.search(text):
         _check_inside(value)
     return value
 
@@ -132,8 +133,11 @@ def _children(item: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _check_text(where: str, text: str) -> None:
+    if "\x00" in text:
+        raise _unfit(where, "holds a NUL character")
     if any("\ud800" <= character <= "\udfff" for character in text):
-        raise InvalidRequest(
-            "A text holds half a character (a lone surrogate)",
-            errors=[{"field": where[:200], "message": "holds half a character (a lone surrogate)"}],
-        )
+        raise _unfit(where, "holds half a character (a lone surrogate)")
+
+
+def _unfit(where: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"A text {what}", errors=[{"field": where[:200], "message": what}])

@@ -193,5 +193,5 @@ class Problem(BaseModel):
 #: How the description shows a protected route: it needs a token, and what it answers besides are problem documents.
 PROTECTED: dict[str, Any] = {
     "abp_security": [{"bearer": []}],
-    "abp_responses": {status: Problem for status in (400, 401, 403, 404, 409, 413, 422, 503)},
+    "abp_responses": dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 503), Problem),
 }

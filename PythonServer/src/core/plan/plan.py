@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final
 
 from core.cancellation import Cancelled, Cause, Scope
 from core.clock import iso
@@ -14,8 +15,12 @@ from core.plan.goal import Goal, settle
 from core.plan.goal_status import GoalStatus
 from core.plan.scheduler import Scheduler, Workers
 
-#: Shared by all stops: asking is short, bounded, and mostly waiting. Its threads end with the process.
-_cancel_pool = ThreadPoolExecutor(32, thread_name_prefix="cancel")
+#: Threads of one stop, at most: asking is short, bounded, and mostly waiting.
+MAX_ASKERS: Final = 32
+
+#: Pools whose threads wait for the next stop; the threads of one that is pushed out end. No two stops share a pool,
+#: so that a gateway that hangs for one plan does not hold up the stop of another.
+_idle_pools: Final[deque[ThreadPoolExecutor]] = deque(maxlen=8)
 
 
 class Plan:
@@ -59,13 +64,20 @@ class Plan:
         without that, each agent keeps to its own limit.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        tasks: list[Future[None]] = [
-            _cancel_pool.submit(_ask, goal, deadline)
+        goals = [
+            goal
             for goal in self.plan_goal.get_active_goals()
             if goal.agent is not None and goal.agent.has_requests_to_ask(goal)
             if within is None or (goal.scope is not None and goal.scope.is_within(within))
         ]
-        wait(tasks, timeout_s)
+        if not goals:
+            return
+        pool = _take_pool()
+        unfinished = wait([pool.submit(_ask, goal, deadline) for goal in goals], timeout_s).not_done
+        if unfinished:
+            pool.shutdown(wait=False)  # it ends once they have
+        else:
+            _idle_pools.append(pool)
 
     # -- goals -------------------------------------------------------------------------------
 
@@ -131,6 +143,13 @@ def describe(goal: Goal) -> dict[str, Any]:
         "started_at": iso(goal.started_at) if goal.started_at else None,
         "ended_at": iso(goal.ended_at) if goal.ended_at else None,
     }
+
+
+def _take_pool() -> ThreadPoolExecutor:
+    try:
+        return _idle_pools.pop()
+    except IndexError:
+        return ThreadPoolExecutor(MAX_ASKERS, thread_name_prefix="cancel")
 
 
 def _ask(goal: Goal, deadline: float | None) -> None:

@@ -22,7 +22,7 @@ from core.plan.scheduler import Workers
 from core.session.receipt import Stock
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.transcript import assistant_message
-from core.session.turns import request_stop
+from core.session.turns import note_stop
 from core.store.writer import Writer
 from core.switching import keep_interpreter
 
@@ -201,7 +201,7 @@ class Turn:
         order = self.order_in_force()
         if order is not None:
             run_id, turn_id = self.start.run_id, self.start.turn_id
-            self._recorded = self._writer.transact(lambda tx: request_stop(tx, run_id, turn_id, order))
+            self._recorded = self._writer.transact(lambda tx: note_stop(tx, run_id, turn_id, order))
         if len(self.calls) > CROWD:
             # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
             wait([self._recorded] if self._recorded is not None else [], RECORD_FIRST_S)

@@ -90,6 +90,15 @@ def begin_turn(tx: Transaction, run_id: str) -> StopOrder | None:
 
 
 def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
+    """As :func:`note_stop`, for a stop that may still be refused: a batch run has no turn to stop by itself."""
+    run = read_run(tx, run_id)
+    is_turn_stop = run["state"] in OPEN and run["turn_id"] == turn_id and not order.ends_run
+    if is_turn_stop and not run["interactive"]:
+        raise NotInteractive()
+    return note_stop(tx, run_id, turn_id, order)
+
+
+def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
     """Record a stop of ``turn_id``. False if there is nothing to stop: the run is parked, or that turn has ended.
 
     A second stop joins the first and records nothing, except that a terminate turns a turn-stop into a run's end.
@@ -103,8 +112,6 @@ def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopO
         return False
     if run["turn_id"] != turn_id:
         raise TurnIsOver()
-    if not run["interactive"] and not order.ends_run:
-        raise NotInteractive()
     if run["state"] == RunState.STOPPING:
         _join_stop(tx, run, order)
     else:

@@ -148,7 +148,7 @@ class Writer:
         while True:
             group, is_last = self._take()
             if self._unwritten and not self._write_kept():
-                self._keep_or_commit(group)
+                self._put_off(group)
             elif group:
                 self._commit_or_split(group)
             if is_last:
@@ -173,7 +173,7 @@ class Writer:
         except Exception as error:  # full disk, lost connection, an item that the store refuses
             self._is_healthy = not isinstance(error, DBAPIError)
             if len(group) > 1:
-                self._keep_or_commit(group)
+                self._commit_each(group)
                 return
             log.error("could not write to the store: %s", type(error).__name__)
             item = group[0]
@@ -184,13 +184,20 @@ class Writer:
             return
         _run_tell(tell)
 
-    def _keep_or_commit(self, group: list[Event | _Decision[Any]]) -> None:
-        """One by one. Where an event had to be kept, those after it are too: they must not overtake it."""
+    def _commit_each(self, group: list[Event | _Decision[Any]]) -> None:
         for item in group:
-            if self._unwritten and isinstance(item, Event):
-                self._keep(item)
+            # Nothing may overtake an event that had to be kept: no later one, and no decision that has not seen it.
+            if self._unwritten and (isinstance(item, Event) or not self._write_kept()):
+                self._put_off([item])
             else:
                 self._commit_or_split([item])
+
+    def _put_off(self, group: list[Event | _Decision[Any]]) -> None:
+        for item in group:
+            if isinstance(item, Event):
+                self._keep(item)
+            elif item.begin():
+                _fail(item, StoreError())
 
     def _keep(self, event: Event) -> None:
         if len(self._unwritten) == MAX_UNWRITTEN:
@@ -203,9 +210,12 @@ class Writer:
             group: list[Event | _Decision[Any]] = list(islice(self._unwritten, MAX_GROUP))
             try:
                 tell = self._commit(group)
-            except Exception:
+            except OperationalError:
                 self._is_healthy = False
                 return False
+            except Exception:  # one that the store will never take must not hold up the rest for ever
+                log.exception("an event of run %s is lost", self._unwritten.popleft().run_id)
+                continue
             for _ in group:
                 self._unwritten.popleft()
             _run_tell(tell)
