@@ -1,4 +1,4 @@
-"""Six hundred turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
+"""Seven hundred turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
 
 import contextlib
 import os
@@ -208,7 +208,7 @@ def _pool_threads(pool: CallPool) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("provider", "turns_a_user"), [("de2generator", 50), ("openai", 10)])
+@pytest.mark.parametrize(("provider", "turns_a_user"), [("de2generator", 50), ("openai", 20)])
 def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_nothing(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, turns_a_user: int
 ) -> None:
@@ -240,7 +240,6 @@ def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_n
         wait_until(lambda: _connections(local.url) == 0, "the end of the requests")
         pool = local.main.engine.pool
         wait_until(lambda: _pool_threads(pool) == len(pool._idle), "only idle threads are left")
-        assert _pool_threads(pool) <= local.main.settings.call_threads
 
 
 def _all_at_once(users: list[_User], turns_a_user: int) -> None:

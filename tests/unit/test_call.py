@@ -27,7 +27,11 @@ def test_of_many_notes_at_once_exactly_one_stands(scope: Scope) -> None:
     outcomes = list(Outcome)
     for _ in range(50):
         call = Call(CallKind.TOOL, scope, None)
-        told = in_threads(len(outcomes), lambda n, call=call: call.settle(outcomes[n], outcomes[n].value, str(n)))
+
+        def settle(n: int, call: Call = call) -> bool:
+            return call.settle(outcomes[n], outcomes[n].value, str(n))
+
+        told = in_threads(len(outcomes), settle)
         assert told.count(True) == 1
         item = call.item(0.0)
         assert item["outcome"] is outcomes[told.index(True)]

@@ -3,6 +3,7 @@
 import random
 import threading
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -188,6 +189,13 @@ def test_a_stop_ends_the_wait_for_a_place_and_leaks_none() -> None:
     assert pool._places - pool.busy == 1
 
 
+def _stop_or_let_go(resting: Resting, other: Held, number: int) -> None:
+    if number:
+        resting.scope.cancel(USER)
+    else:
+        other.let_go.set()
+
+
 def test_a_stop_that_races_with_getting_the_place_back_leaks_none() -> None:
     pool = CallPool(1)
     for _ in range(200):
@@ -198,7 +206,7 @@ def test_a_stop_that_races_with_getting_the_place_back_leaks_none() -> None:
         wait_set(other.running)
         resting.let_go.set()
         resting.wake.set()
-        in_threads(2, lambda n, r=resting, o=other: r.scope.cancel(USER) if n else o.let_go.set())
+        in_threads(2, partial(_stop_or_let_go, resting, other))
         wait_set(resting.ended)
         _idle(pool)
         assert not pool._returning
@@ -273,7 +281,12 @@ def test_the_place_of_an_abandoned_thread_is_given_back_once_and_the_thread_ends
     pool = CallPool(1)
     deaf, next_one = Held(pool), Held(pool)
     thread: list[threading.Thread] = []
-    pool.submit([lambda: (thread.append(threading.current_thread()), deaf())[0]])
+
+    def job() -> None:
+        thread.append(threading.current_thread())
+        deaf()
+
+    pool.submit([job])
     pool.submit([next_one])
     wait_set(deaf.running)
     assert deaf.worker is not None
@@ -340,7 +353,12 @@ def test_a_thread_with_nothing_to_do_is_used_again_and_ends_after_its_idle_time(
     handles: list[object] = []
     for _ in range(20):
         done = threading.Event()
-        pool.submit([lambda done=done: (handles.append(pool.current()), done.set())[0]])  # type: ignore[misc]
+
+        def job(done: threading.Event = done) -> None:
+            handles.append(pool.current())
+            done.set()
+
+        pool.submit([job])
         wait_set(done)
         wait_until(lambda: len(pool._idle) == 1, "the thread is idle")
     assert len(set(map(id, handles))) == 1

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -81,12 +82,16 @@ def test_of_a_cancel_and_a_finish_at_once_exactly_one_wins() -> None:
     assert [scope.is_stopped for scope in scopes] == [verdict is Verdict.FIRST for verdict in verdicts]
 
 
+def _cancel(scope: Scope, _: int = 0) -> Verdict:
+    return scope.cancel(USER)
+
+
 def test_of_many_cancels_at_once_one_is_first_and_all_others_join() -> None:
     for _ in range(50):
         scope = Scope.root().open(Level.TURN, "t")
         ran: list[int] = []
         scope.add_abort(lambda ran=ran: ran.append(1))  # type: ignore[misc]
-        verdicts = in_threads(8, lambda _, scope=scope: scope.cancel(USER))
+        verdicts = in_threads(8, partial(_cancel, scope))
         assert sorted(verdicts) == [Verdict.FIRST] + [Verdict.JOINED] * 7
         assert ran == [1]
 
@@ -122,7 +127,7 @@ def test_a_scope_opened_under_a_stopped_one_is_born_stopped(turn: Scope) -> None
 def test_a_child_is_never_left_running_by_a_stop_that_races_with_its_birth() -> None:
     for _ in range(300):
         turn = Scope.root().open(Level.TURN, "t")
-        stopping = Started(lambda turn=turn: turn.cancel(USER))
+        stopping = Started(partial(_cancel, turn))
         children = [turn.open(Level.GOAL, str(number)) for number in range(20)]
         stopping.result()
         assert all(child.is_stopped for child in children)

@@ -61,9 +61,9 @@ def test_what_a_caller_does_not_own_does_not_exist(store: Store, caller: User) -
     assert _ids(_page(store, caller)) == []
     with store.database.connect() as connection:
         assert queries.newest_open_run(connection, caller) is None
-        for look in (lambda: find_run(connection, caller, start.run_id), lambda: find_run(connection, caller, "r_x")):
+        for run_id in (start.run_id, "r_x"):
             with pytest.raises(NotFound) as caught:
-                look()
+                find_run(connection, caller, run_id)
             assert caught.value.detail == "there is no such run"
         with pytest.raises(NotFound):
             find_session(connection, caller, "s1")
@@ -258,7 +258,8 @@ def _with_results(turn: Turn) -> list[dict[str, Any]]:
 
 def test_a_status_that_was_lost_with_a_full_disk_does_not_make_a_goal_run_for_ever(store: Store) -> None:
     start = store.start()
-    tree = [{"id": "a", "title": "a", "status": "NOT_STARTED", "goals": [], "started_at": None, "ended_at": None}]
+    new: dict[str, Any] = {"status": "NOT_STARTED", "goals": [], "started_at": None, "ended_at": None}
+    tree: list[dict[str, Any]] = [{"id": "a", "title": "a", **new}]
     ended = [tree[0] | {"status": "CANCELLED", "cause": "user", "error": None, "ended_at": "2026-01-01T00:00:00.000Z"}]
     first = Event(start.run_id, EventType.PLAN_UPDATED, {"goals": tree, "note": None}, start.turn_id)
     store.decide(lambda tx: begin_turn(tx, start.run_id))

@@ -123,3 +123,23 @@ def test_without_a_plan_there_are_calls_only(book: CallBook) -> None:
     wait.settle(Outcome.CANCELLED, "woken")
     assert [(item["kind"], item["how"]) for item in stock.final()] == [("wait", "woken")]
     assert stock.taken_at <= time.monotonic()
+
+
+def test_a_call_or_goal_that_met_the_stop_before_the_stock_was_taken_is_on_the_receipt(book: CallBook) -> None:
+    plan, goals = _plan()
+    redirected, met, finished = (
+        Call(CallKind.MODEL_CALL, plan.scope.open(Level.CALL, "c"), "a") for _ in range(3)
+    )
+    for call in (redirected, met, finished):
+        book.add(call)
+    redirected.scope.cancel(Cause(CauseWord.REDIRECT))
+    for call in (redirected, finished):
+        book.remove(call)
+    goals["b"].set_goal_status(GoalStatus.CANCELLED, Cause(CauseWord.USER, "of this goal alone"))
+    plan.scope.cancel(USER)
+    met.settle(Outcome.ABORTED, "socket shut")
+    book.remove(met)
+    goals["a"].set_goal_status(GoalStatus.CANCELLED, plan.scope.cause)
+    plan.cancel_unstarted(USER)
+    assert _outcomes(Stock(book, plan).final()) == {met.id: "aborted", "a": "cancelled", "c": "not_started"}
+    assert len(book) == 0

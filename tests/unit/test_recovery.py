@@ -71,7 +71,8 @@ def _in_flight(store: Store, **fields: Any) -> TurnStart:
     """A turn as a killed server leaves it: ``a`` said something, ``b`` waits."""
     start = store.start(plan=PLAN, **fields)
     store.decide(lambda tx: begin_turn(tx, start.run_id))
-    bare = {"cause": None, "error": None, "started_at": None, "ended_at": None, "status": "NOT_STARTED", "goals": []}
+    bare: dict[str, Any] = dict.fromkeys(("cause", "error", "started_at", "ended_at"))
+    bare |= {"status": "NOT_STARTED", "goals": []}
     tree = [{"id": "a", **bare}, {"id": "i", **bare, "goals": [{"id": "b", **bare}]}]
     plan = Event(start.run_id, EventType.PLAN_UPDATED, {"goals": tree, "note": None}, start.turn_id)
     store.decide(lambda tx: tx.emit(plan, mark="plan_seq"))

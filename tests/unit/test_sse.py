@@ -104,7 +104,7 @@ def test_the_answer_is_an_event_stream_that_nobody_stores_or_buffers() -> None:
 @inside_a_request
 def test_a_batch_is_one_piece_and_a_frame_is_encoded_once_for_all_readers() -> None:
     batch = [_event(1), _event(2)]
-    pieces = list(_open(FakeSource([batch])).response)  # type: ignore[arg-type]
+    pieces = list(_open(FakeSource([batch])).response)
     assert len(pieces) == 2
     kept = batch[0].frame
     assert kept is not None
@@ -156,7 +156,7 @@ def test_a_client_that_leaves_in_the_middle_or_before_the_first_byte_is_gone_too
         gone: list[int] = []
         source = FakeSource([[_event(1)], [_event(2, "awaiting_input")]])
         response = _open(source, until_parked=True, on_gone=lambda gone=gone: gone.append(1))
-        stream = iter(response.response)  # type: ignore[arg-type]
+        stream = iter(response.response)
         for _ in range(read):
             next(stream)
         response.close()

@@ -114,7 +114,7 @@ def test_the_prompt_is_the_last_user_message_verbatim_and_instructions_come_firs
 
 
 def test_a_stop_note_is_given_once_and_only_right_after_the_stop() -> None:
-    stopped = [{"role": "user", "content": "q"}, compose_message(["half"], "cancelled", "user")]
+    stopped: list[dict[str, Any]] = [{"role": "user", "content": "q"}, compose_message(["half"], "cancelled", "user")]
     notes = [m for m in request_messages("", stopped, "next") if "was stopped" in str(m["content"])]
     assert len(notes) == 1
     assert notes[0]["role"] == "system"
@@ -123,7 +123,7 @@ def test_a_stop_note_is_given_once_and_only_right_after_the_stop() -> None:
 
 
 def test_nothing_of_ours_goes_to_the_model_with_the_history() -> None:
-    history = [
+    history: list[dict[str, Any]] = [
         {"role": "user", "content": "q", "turn_id": "t_1"},
         {"role": "assistant", "content": "half", "turn_id": "t_1", "stopped": True, "cause": "user"},
     ]

@@ -64,7 +64,12 @@ def _sessions(store: Store) -> set[str]:
 def _blocked(store: Store) -> Iterator[None]:
     """The writer stands in a decision, so that what is queued meanwhile becomes one group."""
     standing, let_go = threading.Event(), threading.Event()
-    store.writer.transact(lambda _: (standing.set(), wait_set(let_go)))
+
+    def stand(_: Transaction) -> None:
+        standing.set()
+        wait_set(let_go)
+
+    store.writer.transact(stand)
     wait_set(standing)
     try:
         yield
@@ -187,7 +192,13 @@ def test_a_decision_that_was_taken_back_before_it_began_never_happens(store: Sto
 
 def test_a_decision_that_has_begun_cannot_be_taken_back(store: Store) -> None:
     standing, let_go = threading.Event(), threading.Event()
-    begun = store.writer.transact(lambda tx: (standing.set(), wait_set(let_go), _add_session(tx, "a"))[0])
+
+    def decide(tx: Transaction) -> None:
+        standing.set()
+        wait_set(let_go)
+        _add_session(tx, "a")
+
+    begun = store.writer.transact(decide)
     wait_set(standing)
     assert not begun.cancel()
     let_go.set()

@@ -5,7 +5,7 @@ import time
 from enum import StrEnum
 from typing import Any
 
-from core.cancellation import Scope
+from core.cancellation import Level, Scope
 from core.ids import new_id
 
 
@@ -90,6 +90,8 @@ class CallBook:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, Call] = {}
+        # Calls that met the stop of the turn by themselves: they may leave before the stop has looked into the book.
+        self._stopped: list[Call] = []
 
     def add(self, call: Call) -> None:
         """Before the call does anything that a stop would have to undo."""
@@ -98,14 +100,16 @@ class CallBook:
 
     def remove(self, call: Call) -> None:
         """The call has ended, however."""
+        turn = call.scope.enclosing(Level.TURN)
         with self._lock:
-            self._open.pop(call.id, None)
+            if self._open.pop(call.id, None) is not None and turn is not None and turn.is_stopped:
+                self._stopped.append(call)
         call.ended.set()
 
     def snapshot(self) -> list[Call]:
-        """The calls that are open now, oldest first."""
+        """The calls that are open now, oldest first, behind those that a stop of the turn has ended."""
         with self._lock:
-            return list(self._open.values())
+            return [*self._stopped, *self._open.values()]
 
     def __len__(self) -> int:
         return len(self._open)

@@ -154,4 +154,3 @@ def _take_pool() -> ThreadPoolExecutor:
 
 def _ask(goal: Goal, deadline: float | None) -> None:
     goal.cancel_llm_request(None if deadline is None else deadline - time.monotonic())
-

@@ -21,16 +21,17 @@ class Stock:
     def __init__(self, calls: CallBook, plan: Plan | None) -> None:
         #: ``time.monotonic()`` of the stop.
         self.taken_at = time.monotonic()
+        #: The same in seconds since the epoch, which is how goals note their end.
+        self._taken_at_epoch = time.time()
         self._calls: list[Call] = calls.snapshot()
         self._running: list[Goal] = []
         self._unstarted: list[Goal] = []
         #: Ids of goals whose thread was abandoned.
         self.abandoned: set[str] = set()
         for goal in plan.walk() if plan is not None else ():
-            if goal.status is GoalStatus.IN_PROGRESS:
-                self._running.append(goal)
-            elif goal.status is GoalStatus.NOT_STARTED and not goal.children:
-                self._unstarted.append(goal)
+            if goal.children or (goal.is_final and not _met_the_stop(goal)):
+                continue
+            (self._unstarted if goal.started_at is None else self._running).append(goal)
 
     def so_far(self) -> list[dict[str, Any]]:
         """The items whose outcome is known already; the others follow in the final receipt."""
@@ -53,12 +54,18 @@ class Stock:
                 call.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
 
     def _final_goal(self, goal: Goal) -> dict[str, Any]:
-        took_ms = max(0, round((time.monotonic() - self.taken_at) * 1000))
+        ended_at = goal.ended_at or time.time()
+        took_ms = max(0, round((ended_at - self._taken_at_epoch) * 1000))
         if goal.id in self.abandoned:
             return _goal_item(goal, Outcome.ABANDONED, "did not end in time; its late result is dropped", took_ms)
         outcome, how = _GOAL_OUTCOME.get(goal.status, (Outcome.CANCELLED, "stopped"))
         item = _goal_item(goal, outcome, how, took_ms)
         return item | ({"detail": goal.error} if goal.error else {})
+
+
+def _met_the_stop(goal: Goal) -> bool:
+    """Whether the stop of its plan ended it, before the stock could be taken."""
+    return goal.status is GoalStatus.CANCELLED and goal.cause is not None and goal.cause is goal.plan.scope.cause
 
 
 def _goal_item(goal: Goal, outcome: Outcome, how: str, took_ms: int) -> dict[str, Any]:
