@@ -23,10 +23,11 @@ from core.session.queries import events_after
 from core.session.records import NewRun, TurnStart
 from core.session.starts import start_run
 from core.session.turn import Turn
+from core.store.commit import Transaction
 from core.store.database import open_database
 from core.store.feed import FeedHub, StoredEvent
 from core.store.tables import runs
-from core.store.writer import Transaction, Writer
+from core.store.writer import Writer
 from tests.support.api_client import PATIENCE_S
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 
 from core.errors import StoreError
 from core.events import Event, EventType
-from core.store.writer import Transaction
+from core.store.commit import Transaction
 from tests.support.api_client import PATIENCE_S, Api, Run
 from tests.support.five_checks import five_checks
 from tests.support.model_server import ModelServer, script

@@ -19,10 +19,12 @@ from core.errors import NotFound, StoreError
 from core.events import Event, EventType
 from core.session.records import TurnOutcome, TurnStart
 from core.session.turns import begin_turn, end_turn
+from core.store import commit as commit_module
 from core.store import writer as writer_module
+from core.store.commit import Transaction
 from core.store.feed import StoredEvent
 from core.store.tables import sessions
-from core.store.writer import Transaction, Writer
+from core.store.writer import Writer
 from tests.support.api_client import PATIENCE_S, in_threads
 from tests.support.core_kit import Started, Store, open_store, wait_set
 from tests.support.servers import wait_until
@@ -227,7 +229,7 @@ def test_events_of_a_turn_that_has_ended_are_dropped(store: Store) -> None:
 
 
 def test_the_fence_holds_for_a_writer_that_remembers_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "MAX_MEMORY", 0)
+    monkeypatch.setattr(commit_module, "MAX_MEMORY", 0)
     starts = [store.start(session_id=f"s{n}") for n in range(5)]
     with _blocked(store):
         for start in starts:
@@ -238,7 +240,7 @@ def test_the_fence_holds_for_a_writer_that_remembers_nothing(store: Store, monke
     for start in starts:
         _assert_gapless(store.events(start.run_id))
         assert _said(store.events(start.run_id)) == ["one"]
-    assert len(store.writer._memory) <= 5
+    assert len(store.writer._committer._memory) <= 5
 
 
 # -- seen only when committed -------------------------------------------------------------------------
@@ -404,7 +406,7 @@ def test_an_error_of_a_reader_does_not_make_the_writer_write_twice(
         answer.result(PATIENCE_S)
     store.flush()
     assert _said(store.events(start.run_id)) == ["once"]
-    assert "telling of a commit failed" in caplog.text
+    assert "publishing failed" in caplog.text
 
 
 def test_what_cannot_be_written_as_json_fails_alone(store: Store) -> None:

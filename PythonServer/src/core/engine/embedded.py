@@ -31,7 +31,8 @@ from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turn import Turn
 from core.session.turns import begin_turn, end_turn, read_run, request_stop
-from core.store.writer import Transaction, Writer
+from core.store.commit import Transaction
+from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,8 +14,9 @@ from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN
 from core.session.transcript import compose_message
 from core.session.turns import end_turn
+from core.store.commit import Transaction
 from core.store.tables import events, runs, turns
-from core.store.writer import Transaction, Writer
+from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from sqlalchemy import RowMapping, func, insert, select, update
 from core.errors import QueueFull
 from core.events import Event, EventType
 from core.ids import new_id
+from core.store.commit import Transaction
 from core.store.tables import messages
-from core.store.writer import Transaction
 
 #: More waiting messages than this are refused: nobody reads the answers.
 MAX_WAITING: Final = 100

@@ -13,8 +13,8 @@ from core.session.inbox import add_message, find_duplicate, release_held, take_n
 from core.session.records import NewRun, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turns import mark_delivered, move_run, open_turn
+from core.store.commit import Transaction
 from core.store.tables import idempotency_keys, runs, sessions
-from core.store.writer import Transaction
 
 
 def start_run(tx: Transaction, caller: Caller, new: NewRun) -> tuple[dict[str, Any], TurnStart | None]:

@@ -16,8 +16,8 @@ from core.ids import new_id
 from core.session.inbox import hand_back, hold, settle_message, take_next
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
+from core.store.commit import Transaction
 from core.store.tables import runs, turns
-from core.store.writer import Transaction
 
 _TURN_END = {
     "completed": EventType.TURN_COMPLETED,
