@@ -142,6 +142,17 @@ def test_the_global_plan_is_that_of_the_newest_turn(local: LocalServer, models: 
     assert get_global_plan(local.main) is None
 
 
+def test_without_an_argument_the_global_plan_is_stopped(local: LocalServer, models: ModelServer, key: str) -> None:
+    assert post_stopplan_data()[:2] == (True, {"message": "Plan stopped successfully", "stopped": False})
+    run = start_silent(local.api(), models, key)
+    assert get_global_plan() is get_global_plan(local.main)
+    success, data, error, status_code = post_stopplan_data()
+    assert (success, error, status_code) == (True, None, 200)
+    assert data is not None
+    assert data["run_id"] == run.id
+    five_checks(run, models, key)
+
+
 # -- first the requests, then the flag -------------------------------------------------------------
 
 

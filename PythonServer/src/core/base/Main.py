@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
@@ -20,6 +20,7 @@ from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
 from core.provider.make_provider import make_provider
+from core.provider.provider import Provider
 from core.session import queries
 from core.session.access import Caller, find_run
 from core.session.records import NewRun, StopOrder
@@ -28,7 +29,7 @@ from core.session.transcript import read_transcript
 from core.settings import Settings
 from core.store.database import open_database
 from core.store.feed import FeedHub, Reader, StoredEvent
-from core.store.tables import sessions
+from core.store.tables import runs, sessions
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ PARK_S = 3.0
 PAGE = 500
 
 
+#: The servers of this process, oldest first: one, but in tests.
+_servers: Final[list[Main]] = []
+
+
 class Main:
     """One server: its store, its engine, its agents. Make one a process."""
 
@@ -53,12 +58,14 @@ class Main:
         self.writer = Writer(self.database, self.hub)
         following = settle_lost_turns(self.writer)
         cancel_timeout_s = settings.cancel_timeout_ms / 1000
-        self.agents = _make_agents(settings, cancel_timeout_s)
+        self._provider = _make_provider(settings)
+        self.agents = _make_agents(settings, self._provider, cancel_timeout_s)
         pool = CallPool(settings.call_threads)
         skillset = ChatBot2(self.agents, pool, self.database)
         self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
         for start in following:
             self.engine.launch(start)
+        _servers.append(self)
 
     # -- starting and talking ----------------------------------------------------------------
 
@@ -114,6 +121,15 @@ class Main:
                 raise NotFound("there is no such session")
         if run is None or run["state"] == "awaiting_input":
             return None
+        return self._stop_plan_of(run)
+
+    def stop_newest(self) -> StopAnswer | None:
+        """Stop the plan of the newest turn that runs here, whoever's it is: for code inside this process."""
+        turns = self.engine.live_turns()
+        if not turns:
+            return None
+        with self.reading() as connection:
+            run = connection.execute(select(runs).where(runs.c.id == turns[-1].start.run_id)).mappings().one()
         return self._stop_plan_of(run)
 
     def _stop_plan_of(self, run: Any) -> StopAnswer | None:
@@ -215,6 +231,9 @@ class Main:
         self.hub.close()
         self.writer.close(max(0.1, deadline - time.monotonic()))
         self.database.dispose()
+        self._provider.close()
+        if self in _servers:
+            _servers.remove(self)
 
 
 class EventSource:
@@ -265,29 +284,26 @@ class EventSource:
 # -- the documented surface ------------------------------------------------------------------
 
 
-def get_global_plan(main: Main, caller: Caller | None = None) -> Plan | None:
-    """The plan that ``/stopplan`` means: of the caller's newest turn that runs here; without a caller, of anybody's."""
-    if caller is None:
-        turns = main.engine.live_turns()
-        return turns[-1].plan if turns else None
-    with main.reading() as connection:
-        run = queries.newest_open_run(connection, caller)
-    turn = main.engine.live_turn(run["id"]) if run is not None else None
-    return turn.plan if turn is not None else None
+def get_global_plan(main: Main | None = None) -> Plan | None:
+    """The plan of the newest turn that runs in this process; None if none does. ``main``: of that server."""
+    server = main or (_servers[-1] if _servers else None)
+    turns = server.engine.live_turns() if server is not None else []
+    return turns[-1].plan if turns else None
 
 
 def post_stopplan_data(
-    stop: Callable[[], StopAnswer | None],
+    stop: Callable[[], StopAnswer | None] | None = None,
 ) -> tuple[bool, dict[str, Any] | None, ServerError | None, int]:
-    """Stop a plan: ``(success, data, error, status_code)``.
+    """Stop a plan: ``(success, data, error, status_code)``; ``str(error)`` is its message.
 
-    ``stop`` is :meth:`Main.stop_plan` or :meth:`Main.stop_session` with its argument. By the time this returns the
-    plan's scope is closed, its model requests were cancelled, the stop flag is set, and the stop is recorded; the
-    plan may still be unwinding. Only an internal error gives 500, and the stop holds all the same.
+    ``stop`` is :meth:`Main.stop_plan` or :meth:`Main.stop_session` with its argument; without it, the global plan is
+    meant (:func:`get_global_plan`). By the time this returns the plan's scope is closed, its model requests were
+    cancelled, the stop flag is set, and the stop is recorded; the plan may still be unwinding. Only an internal error
+    gives 500, and the stop holds all the same.
     """
     message = "Plan stopped successfully"
     try:
-        answer = stop()
+        answer = (stop or _stop_global_plan)()
     except ServerError as error:
         return False, None, error, error.status
     except Exception:
@@ -299,10 +315,17 @@ def post_stopplan_data(
     return True, {"message": message, "stopped": True, **data}, None, 200
 
 
-def _make_agents(settings: Settings, cancel_timeout_s: float) -> dict[str, Agent]:
+def _stop_global_plan() -> StopAnswer | None:
+    return _servers[-1].stop_newest() if _servers else None
+
+
+def _make_provider(settings: Settings) -> Provider:
     assert settings.llm_base_url is not None
     key = settings.llm_api_key.get_secret_value() if settings.llm_api_key is not None else None
-    provider = make_provider(settings.llm_provider, settings.llm_base_url, key)
+    return make_provider(settings.llm_provider, settings.llm_base_url, key)
+
+
+def _make_agents(settings: Settings, provider: Provider, cancel_timeout_s: float) -> dict[str, Agent]:
     return {
         name: Agent(
             AgentProfile(name, spec.instructions or DEFAULT_INSTRUCTIONS, spec.model or settings.llm_model),

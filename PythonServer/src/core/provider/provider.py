@@ -78,3 +78,6 @@ class Provider(Protocol):
 
         Only where ``can_be_asked``. Bounded by ``timeout_s`` whatever the server does.
         """
+
+    def close(self) -> None:
+        """Close the pooled connections. Calls in flight go on."""
