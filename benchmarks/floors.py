@@ -12,18 +12,13 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from tests.support.api_client import Api
+from benchmarks.lean_client import LeanClient
 from tests.support.model_server import ModelServer, script
 
 
-def no_op_post(api: Api, count: int = 30) -> list[float]:
+def no_op_post(idle: LeanClient, count: int = 30) -> list[float]:
     """Milliseconds of an authenticated POST that finds nothing to do: ``/stopplan`` of a user without a run."""
-    times = []
-    for _ in range(count):
-        start = time.perf_counter()
-        api.post("/stopplan")
-        times.append((time.perf_counter() - start) * 1000)
-    return times
+    return [idle.post("/stopplan")[1] for _ in range(count)]
 
 
 class SilentCalls:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import floors
+from benchmarks.lean_client import LeanClient
 from benchmarks.table import Table
 from tests.support.api_client import Api, Run
 from tests.support.model_server import ModelServer, script
@@ -28,14 +29,13 @@ def _silent_plan(count: int, key: str) -> dict[str, Any]:
     return {"goals": [{"id": f"g{index}", "prompt": line} for index in range(count)]}
 
 
-def _stop_once(api: Api, models: ModelServer, count: int) -> tuple[float, float]:
+def _stop_once(api: Api, stopper: LeanClient, models: ModelServer, count: int) -> tuple[float, float]:
     """Milliseconds from the POST to its 200, and to the last close at the model server."""
     key = _key()
     run = api.start("bench", plan=_silent_plan(count, key))
     models.wait_open(count, key=key)
-    began, start = time.time(), time.perf_counter()
-    answer = api.post("/stopplan")
-    took = (time.perf_counter() - start) * 1000
+    began = time.time()
+    answer, took = stopper.post("/stopplan")
     assert answer["stopped"] is True
     closed = models.wait_closed(count, key=key)
     run.wait_parked()
@@ -56,12 +56,12 @@ def _floor(provider: str, models: ModelServer, count: int) -> tuple[float, float
 
 def answers(table: Table, provider: str, server: ServerProcess, models: ModelServer, repeats: int) -> None:
     """``/stopplan`` to its 200, and the silent call's close."""
-    api, idle = server.api(), server.api("idle")
+    api, stopper, idle = server.api(), LeanClient(server.url, "alice"), LeanClient(server.url, "idle")
     for count, times in ((1, 10 * repeats), (100, 2 * repeats), (1000, repeats)):
-        _stop_once(api, models, count)  # threads and connections are there from now on
+        _stop_once(api, stopper, models, count)  # threads and connections are there from now on
         ours, floor, bare_close, no_op = [], [], [], floors.no_op_post(idle)
         for _ in range(times):
-            ours.append(_stop_once(api, models, count))
+            ours.append(_stop_once(api, stopper, models, count))
             bare = _floor(provider, models, count)
             floor.append(bare[0])
             bare_close.append(bare[1])
@@ -77,7 +77,7 @@ def answers(table: Table, provider: str, server: ServerProcess, models: ModelSer
 
 def frames(table: Table, server: ServerProcess, models: ModelServer, repeats: int) -> None:
     """From the stop to the ``turn_cancelled`` frame at a reader, while text streams."""
-    api, idle = server.api(), server.api("idle")
+    api, stopper, idle = server.api(), LeanClient(server.url, "alice"), LeanClient(server.url, "idle")
     times = []
     for _ in range(repeats * 10):
         key = _key()
@@ -87,7 +87,7 @@ def frames(table: Table, server: ServerProcess, models: ModelServer, repeats: in
         reader.start()
         models.wait_tokens(5, key=key)
         start = time.perf_counter()
-        run.cancel()
+        stopper.post(f"{run.path}/cancel")
         reader.join(30)
         times.append((seen[0] - start) * 1000)
         run.terminate()

@@ -50,7 +50,7 @@ def test_a_hundred_calls_that_cannot_be_cancelled_share_one_deadline(
 def test_a_gateway_that_hangs_for_one_plan_does_not_hold_up_the_stop_of_another(
     models: ModelServer, tmp_path: Path, key: str
 ) -> None:
-    with ServerProcess(tmp_path, models.url, CANCEL_TIMEOUT_MS="5000") as server:
+    with ServerProcess(tmp_path, models.url, CANCEL_TIMEOUT_MS="3000") as server:
         prompt = script("silent", cancel="deaf", key=f"{key}-deaf")
         deaf = start_plan(server.api(f"{key}-a"), *(goal(f"g{number}", prompt) for number in range(64)))
         models.wait_open(64, key=f"{key}-deaf")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from core.clock import alarm_clock
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a thread with nothing to do ends.
+#: Seconds after which a thread with nothing to do ends, or up to twice as many.
 IDLE_S: Final = 10.0
 
 #: Seconds after which a thread is asked for again when the system had none.
@@ -189,7 +190,8 @@ class CallPool:
             self._idle.append(worker)
             started = self._assign()
         self._start(started)
-        worker.wake.acquire(timeout=IDLE_S)
+        # Spread out: a crowd that was stopped together would else also end together.
+        worker.wake.acquire(timeout=IDLE_S * random.uniform(1, 2))  # noqa: S311
         with self._lock:
             if worker.job is None:  # nothing came in time
                 self._idle.remove(worker)

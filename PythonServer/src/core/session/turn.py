@@ -32,7 +32,7 @@ Resting = Callable[[Scope], AbstractContextManager[None]]
 #: More open calls than this are a crowd: waking them is what costs, and comes after the stop's record.
 CROWD: Final = 16
 
-#: Seconds for which waking a crowd waits for the stop's record; a commit takes about 1 ms.
+#: Seconds for which a stop's record goes before the rest, at most; a commit takes about 1 ms.
 RECORD_FIRST_S: Final = 0.01
 
 
@@ -161,6 +161,7 @@ class Turn:
                 pause_at("turn.requests_cancelled")
             finally:
                 set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
+                self._wait_record_first()
                 self._set_receipt()
         elif verdict is Verdict.JOINED and not self._reached.wait(self._cancel_timeout_s * 2):
             self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
@@ -204,8 +205,13 @@ class Turn:
             self._recorded = self._writer.transact(lambda tx: note_stop(tx, run_id, turn_id, order))
         if len(self.calls) > CROWD:
             # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
-            wait([self._recorded] if self._recorded is not None else [], RECORD_FIRST_S)
+            self._wait_record_first()
             keep_interpreter()
+
+    def _wait_record_first(self) -> None:
+        """Let the writer, and then whoever waits for its word, go before those that a stop sets in motion."""
+        if self._recorded is not None:
+            wait([self._recorded], RECORD_FIRST_S)
 
     def _take_stock(self) -> None:
         plan = self.plan
