@@ -18,6 +18,7 @@ import requests
 
 import core.settings
 from api.gunicorn_server import DRAIN_S
+from tests.support.servers import wait_until
 
 LIMIT_S = 30
 SECRET = "a-configured-secret-for-the-tests-of-the-launcher-0123456789"
@@ -342,6 +343,18 @@ def follow_a_run(server: Launched) -> requests.Response:
     assert made.status_code == 201, made.text
     run_id = made.json()["run_id"]
     return requests.get(f"{server.url}/v1/runs/{run_id}/events", headers=headers, stream=True, timeout=LIMIT_S)
+
+
+def test_a_signal_tells_what_runs_and_changes_nothing(launch: Launch) -> None:
+    server = launch().wait_ready()
+    with follow_a_run(server) as events:
+        first = next(line for line in events.iter_lines(chunk_size=1) if b"goal_status" in line)
+        assert first
+        server.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: any("scheduler.py" in line for line in list(server.errors)), "the stacks are printed")
+    assert any("<Scope turn t_" in line for line in server.errors)
+    assert any("<Scope call model_call open>" in line for line in server.errors)
+    assert requests.get(f"{server.url}/readyz", timeout=LIMIT_S).status_code == 200
 
 
 def interrupt_like_a_terminal(server: Launched) -> None:

@@ -34,6 +34,10 @@ class Runtime:
                 )
                 self._shutdown.start()
 
+    def describe(self) -> str:
+        """The tree of scopes: every run, turn, goal and call that is open now."""
+        return self.main.engine.scope.dump()
+
     def close(self, timeout_s: float) -> None:
         """Wait until the turns are parked and everything is written, ``timeout_s`` seconds at most."""
         deadline = time.monotonic() + timeout_s

@@ -6,6 +6,7 @@ One process, because plans, tokens and the hub of events live in one: a second w
 import contextlib
 import ctypes
 import errno
+import faulthandler
 import json
 import logging
 import os
@@ -42,6 +43,9 @@ class Runtime(Protocol):
 
     def begin_shutdown(self) -> None:
         """Start stopping the turns and ending the streams; does not wait; may be repeated."""
+
+    def describe(self) -> str:
+        """What runs now, for whoever looks for what hangs."""
 
     def close(self, timeout_s: float) -> None:
         """Wait until the turns are parked and everything is written, ``timeout_s`` seconds at most."""
@@ -157,7 +161,8 @@ class _OneWorkerArbiter(Arbiter):
 
 
 def _stop_gently(worker: ThreadWorker, runtime: Runtime) -> None:
-    """On a signal: stop the turns and end the streams, so that their requests end, and drain meanwhile.
+    """On a signal: stop the turns and end the streams, so that their requests end, and drain meanwhile. On SIGUSR1:
+    tell what runs, and every thread's stack.
 
     Gunicorn would wait for open event streams the whole time; and SIGINT and SIGQUIT, which both reach the
     worker on a Ctrl-C, would make it leave in the middle of a request.
@@ -165,7 +170,9 @@ def _stop_gently(worker: ThreadWorker, runtime: Runtime) -> None:
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def wait_for_signal() -> None:
-        signals.get()
+        while signals.get() == signal.SIGUSR1:
+            sys.stderr.write(f"{runtime.describe()}\n")
+            faulthandler.dump_traceback(all_threads=True)
         runtime.begin_shutdown()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -177,6 +184,7 @@ def _stop_gently(worker: ThreadWorker, runtime: Runtime) -> None:
     threading.Thread(target=wait_for_signal, name="shutdown", daemon=True).start()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, on_signal)
+    signal.signal(signal.SIGUSR1, lambda number, _: signals.put(number))
 
 
 def _let_answers_end(worker: ThreadWorker) -> None:

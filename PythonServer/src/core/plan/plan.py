@@ -57,18 +57,16 @@ class Plan:
             self.cancel_unstarted(stop.cause)
         return self.plan_goal.status
 
-    def cancel_llm_requests(self, timeout_s: float | None = None, within: Scope | None = None) -> None:
+    def cancel_llm_requests(self, timeout_s: float | None = None) -> None:
         """Ask for the cancellation of the requests of all goals IN_PROGRESS, one task a goal, all at once.
 
-        ``within`` narrows it to the goals under that scope. Returns when each was answered, or after ``timeout_s``;
-        without that, each agent keeps to its own limit.
+        Returns when each was answered, or after ``timeout_s``; without that, each agent keeps to its own limit.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         goals = [
             goal
             for goal in self.plan_goal.get_active_goals()
             if goal.agent is not None and goal.agent.has_requests_to_ask(goal)
-            if within is None or (goal.scope is not None and goal.scope.is_within(within))
         ]
         if not goals:
             return
