@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from typing import Any, Final
 
 from core.cancellation import Cancelled, Cause, Scope
@@ -86,6 +87,11 @@ class Plan:
             goal = waiting.pop()
             yield goal
             waiting.extend(reversed(goal.children))
+
+    @cached_property
+    def has_several_leaves(self) -> bool:
+        """Whether more than one goal does work. For a plan that is filled."""
+        return len(self.leaves()) > 1
 
     def leaves(self) -> list[Goal]:
         """The goals that do work, in plan order."""

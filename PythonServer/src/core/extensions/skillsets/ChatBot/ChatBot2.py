@@ -11,7 +11,7 @@ from sqlalchemy import Engine as Database
 
 from core.agent.agent import Agent, Asked
 from core.base.InputOutput import close_flag, open_flag, set_stopped
-from core.errors import ProviderError, ProviderNonsense, ProviderRejected
+from core.errors import NotFound, ProviderError, ProviderNonsense, ProviderRejected
 from core.gates import pause_at
 from core.plan.goal import Goal
 from core.plan.plan import Plan
@@ -60,9 +60,15 @@ class ChatBot2:
         else:
             spec, remark = self._ask_for_plan(turn, history)
         plan = turn.make_plan(self._workers, lambda goal: self._work(turn, goal, history))
-        default = start.options.get("agent", "default")
-        turn.fill_plan(spec, lambda name: self._agents[name or default], remark)
+        turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
         return plan
+
+    def _agent(self, turn: Turn, name: str | None = None) -> Agent:
+        """The agent of that name, else the run's."""
+        wanted = name or turn.start.options.get("agent", "default")
+        if wanted not in self._agents:  # the run is older than the list of agents
+            raise NotFound(f"there is no agent {wanted!r} any more")
+        return self._agents[wanted]
 
     def _read_history(self, turn: Turn) -> list[dict[str, object]]:
         with self._database.connect() as connection:
@@ -72,7 +78,7 @@ class ChatBot2:
         """Have the model make the plan: itself a plan of one goal, so that it is run and stopped like any other."""
         made: list[tuple[PlanSpec, str | None]] = []
         planning = turn.make_plan(self._workers, lambda goal: made.append(self._plan_call(turn, goal, history)), False)
-        agent = self._agents[turn.start.options.get("agent", "default")]
+        agent = self._agent(turn)
         goal = Goal(planning, "planning", "planning", turn.start.input, planning.plan_goal, agent)
         planning.run()
         turn.scope.checkpoint()
@@ -102,12 +108,11 @@ class ChatBot2:
         agent, scope = goal.agent, goal.scope
         assert isinstance(agent, Agent)
         assert scope is not None
-        has_several = len(goal.plan.leaves()) > 1
         messages = request_messages(
             agent.profile.instructions,
             history,
             goal.prompt or "",
-            turn.start.input if has_several else None,
+            turn.start.input if goal.plan.has_several_leaves else None,
             results_for(goal),
         )
         request = ModelRequest(messages, agent.profile.model)
