@@ -431,3 +431,23 @@ def test_a_worker_that_dies_is_replaced_and_the_address_stays(launch: Launch) ->
     assert requests.get(f"{server.url}/v1/runs", headers=bearer(server.token), timeout=LIMIT_S).ok
     assert len(server.lines) == 1
     assert server.worker != worker
+
+
+def test_from_the_signal_on_new_connections_are_refused_while_the_server_still_drains(launch: Launch) -> None:
+    server = launch().wait_ready()
+    host, port = server.url.removeprefix("http://").split(":")
+    with follow_a_run(server) as events, requests.Session() as kept:
+        next(events.iter_lines(chunk_size=1))
+        assert kept.get(f"{server.url}/readyz", timeout=LIMIT_S).status_code == 200
+        server.process.terminate()
+
+        def is_refused() -> bool:
+            try:
+                socket.create_connection((host, int(port)), timeout=LIMIT_S).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        wait_until(is_refused, "new connections are refused")
+        assert server.process.poll() is None, "it was the end of the server that refused"
+    assert server.wait_end() == 0

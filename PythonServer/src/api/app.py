@@ -5,9 +5,9 @@ import time
 
 from flask_openapi import Info, OpenAPI
 
+from api.answers import Problem
 from api.auth.jwt_middleware import protect_routes
 from api.errors import register_error_handlers, validation_error_response
-from api.schemas import Problem
 from api.v1.events import event_routes
 from api.v1.health import health_routes
 from api.v1.page import page_routes
@@ -58,6 +58,8 @@ def create_app(settings: Settings) -> OpenAPI:
         ),
         security_schemes={"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
         validation_error_model=Problem,
+        # The framework declares this one where a route does not; every route does.
+        validation_error_status=500,
         validation_error_callback=validation_error_response,
         doc_prefix="/docs",
         static_folder=None,

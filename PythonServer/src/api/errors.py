@@ -21,7 +21,6 @@ HTTP_PROBLEMS = {
     400: ("bad_request", "The request is malformed", "The request could not be understood"),
     404: ("not_found", "There is no such thing", "There is no such route"),
     405: ("method_not_allowed", "The route has no such method", "See the Allow header for those it has"),
-    406: ("not_acceptable", "The route has no such form", "See the API description for the forms it has"),
     413: ("payload_too_large", "The body is too large", "A body may be 1 MiB at most"),
     415: ("unsupported_media_type", "The body is no JSON", "Send it with Content-Type: application/json"),
 }

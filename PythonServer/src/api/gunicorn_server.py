@@ -6,7 +6,6 @@ One process, because plans, tokens and the hub of events live in one: a second w
 import contextlib
 import ctypes
 import errno
-import faulthandler
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn, Protocol
@@ -86,7 +86,7 @@ class Server(BaseApplication):
         """Gunicorn's own configuration; nothing of it is read from files or from the command line."""
         options: dict[str, Any] = {
             "bind": [f"fd://{self._listener.fileno()}"],
-            "worker_class": "gthread",
+            "worker_class": _Worker,
             "workers": 1,
             "threads": THREADS,
             "worker_connections": 2000,
@@ -143,8 +143,31 @@ class Server(BaseApplication):
         _leave_at_once(leaving.code if isinstance(leaving, SystemExit) else 1)
 
 
+class _Worker(ThreadWorker):
+    """Gunicorn's threaded worker, which bears that the master shuts the listening socket."""
+
+    def accept(self, listener: Any) -> None:
+        """Take a connection."""
+        try:
+            super().accept(listener)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self.set_accept_enabled(False)  # shut: the signal to end is on its way
+
+
 class _OneWorkerArbiter(Arbiter):
     """Gunicorn's master without the signals that would start a second worker or a second master."""
+
+    def stop(self, graceful: bool = True) -> None:
+        """End the worker, then this process. From now on a new connection is refused.
+
+        Closing is not enough: the worker has a copy, and the kernel would let clients in whom nobody serves.
+        """
+        for listener in self.LISTENERS:
+            with contextlib.suppress(OSError):
+                listener.sock.shutdown(socket.SHUT_RDWR)
+        super().stop(graceful)
 
     def handle_hup(self) -> None:
         """The terminal is gone: end, instead of starting a new worker beside the old one."""
@@ -171,8 +194,7 @@ def _stop_gently(worker: ThreadWorker, runtime: Runtime) -> None:
 
     def wait_for_signal() -> None:
         while signals.get() == signal.SIGUSR1:
-            sys.stderr.write(f"{runtime.describe()}\n")
-            faulthandler.dump_traceback(all_threads=True)
+            sys.stderr.write(f"{runtime.describe()}\n{_stacks()}\n")
         runtime.begin_shutdown()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -193,6 +215,15 @@ def _let_answers_end(worker: ThreadWorker) -> None:
         ending = threading.Thread(target=worker.tpool.shutdown, name="last-answers", daemon=True)
         ending.start()
         ending.join(LAST_WORDS_S)
+
+
+def _stacks() -> str:
+    """Every thread's name and stack."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
 
 
 def _leave_at_once(code: Any) -> NoReturn:

@@ -1,8 +1,8 @@
-"""The shapes of requests and answers. An unknown field is an error: it would be a wish that nobody fulfils."""
+"""The shapes of requests. An unknown field is an error: it would be a wish that nobody fulfils."""
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from core.plan.plan_spec import PlanSpec
 from core.session.run_state import RunState
@@ -10,15 +10,34 @@ from core.session.run_state import RunState
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:\-]+$")]
 Reason = Annotated[str, Field(max_length=1000)]
 
+#: How the description says that a route needs a token.
+BEARER: list[dict[str, list[str]]] = [{"bearer": []}]
+
+
+def _refuse_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+NotBlank = Annotated[str, AfterValidator(_refuse_blank)]
+
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class CreateRunBody(_Body):
-    """``POST /v1/runs``."""
+def _example(**fields: Any) -> ConfigDict:
+    """What the try-out page fills in; its own filling, a value for every field, would mostly be refused."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
-    input: str = Field(min_length=1, description="The user's message")
+
+class CreateRunBody(_Body):
+    """A new run."""
+
+    model_config = _example(input="Compare three ways to store an event log")
+
+    input: NotBlank = Field(min_length=1, description="The user's message")
     session_id: SessionId | None = Field(default=None, description="Your own id, or a session of before")
     agent: str = "default"
     plan: PlanSpec | None = Field(default=None, description="The plan of the first turn")
@@ -37,17 +56,30 @@ class CreateRunBody(_Body):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class InputBody(_Body):
-    """``POST /v1/runs/{id}/input``."""
+class CreateRunHeaders(BaseModel):
+    """What may come with a new run."""
 
-    text: str = Field(min_length=1)
+    idempotency_key: str | None = Field(
+        default=None, alias="Idempotency-Key", min_length=1, max_length=255,
+        description="A repetition with the same key and body gets the first answer",
+    )  # fmt: skip
+
+
+class InputBody(_Body):
+    """A message."""
+
+    model_config = _example(text="Only two ways, please")
+
+    text: NotBlank = Field(min_length=1)
     mode: Literal["queue"] = "queue"
     if_turn: str | None = Field(default=None, max_length=40)
     client_message_id: str | None = Field(default=None, min_length=1, max_length=128)
 
 
 class CancelBody(_Body):
-    """``POST /v1/runs/{id}/cancel``."""
+    """A stop of the turn."""
+
+    model_config = _example(wait_ms=2000)
 
     reason: Reason | None = None
     if_turn: str | None = Field(default=None, max_length=40, description="Stop this turn only; else 409")
@@ -56,14 +88,16 @@ class CancelBody(_Body):
 
 
 class TerminateBody(_Body):
-    """``POST /v1/runs/{id}/terminate``."""
+    """The end of the run."""
+
+    model_config = _example(wait_ms=2000)
 
     reason: Reason | None = None
     wait_ms: int = Field(default=0, ge=0, le=30_000)
 
 
 class EmptyBody(_Body):
-    """``POST /stopplan``: an empty JSON object."""
+    """An empty JSON object, or no body."""
 
 
 class RunPath(BaseModel):
@@ -79,7 +113,7 @@ class SessionPath(BaseModel):
 
 
 class RunsQuery(_Body):
-    """``GET /v1/runs``."""
+    """Which runs."""
 
     session_id: SessionId | None = None
     state: RunState | None = None
@@ -88,110 +122,20 @@ class RunsQuery(_Body):
 
 
 class PlanQuery(_Body):
-    """``GET /v1/runs/{id}/plan``."""
+    """Of which turn; by default the newest."""
 
     turn_id: str | None = Field(default=None, max_length=40)
 
 
 class EventsQuery(_Body):
-    """``GET /v1/runs/{id}/events``."""
+    """Which events; by default all."""
 
     after: int | None = Field(default=None, ge=0, description="The id of the last event that you have")
 
 
-# -- answers -----------------------------------------------------------------------------
+class EventsHeaders(BaseModel):
+    """What a browser sends by itself when it connects again."""
 
-
-class RunCreated(BaseModel):
-    """201."""
-
-    run_id: str
-    session_id: str
-    turn_id: str
-    state: RunState
-
-
-class ReceiptItem(BaseModel):
-    """What a stop found, and what became of it."""
-
-    kind: Literal["model_call", "tool", "process", "question", "wait", "goal", "sub_run"]
-    id: str
-    goal_id: str | None
-    outcome: Literal["cancelled", "aborted", "killed", "already_done", "not_started", "abandoned", "failed"]
-    how: str | None
-    took_ms: int | None = Field(description="From the stop until this was known")
-    detail: str | None = None
-
-
-class StopAnswerBody(BaseModel):
-    """What a stop came to."""
-
-    run_id: str
-    turn_id: str | None
-    stopped: bool
-    parked: bool
-    state: RunState
-    receipt: list[ReceiptItem]
-
-
-class StopPlanAnswer(BaseModel):
-    """The answer of ``/stopplan``; the ids and the receipt only if something was stopped."""
-
-    message: Literal["Plan stopped successfully"]
-    stopped: bool
-    run_id: str | None = None
-    turn_id: str | None = None
-    receipt: list[ReceiptItem] | None = None
-
-
-class InputAccepted(BaseModel):
-    """202."""
-
-    message_id: str
-    turn_id: str | None = None
-    disposition: Literal["started", "queued", "duplicate"]
-
-
-class RunView(BaseModel):
-    """One run."""
-
-    run_id: str
-    session_id: str
-    turn_id: str | None
-    state: RunState
-    interactive: bool
-    agent: str
-    metadata: dict[str, Any]
-    created_at: str
-    ended_at: str | None
-
-
-class OneRun(RunView):
-    """One run, and how far its log goes."""
-
-    last_seq: int
-
-
-class RunsPage(BaseModel):
-    """A page of runs, newest first."""
-
-    runs: list[RunView]
-    next_cursor: str | None
-
-
-class Problem(BaseModel):
-    """RFC 9457."""
-
-    type: str
-    title: str
-    status: int
-    code: str
-    detail: str
-    instance: str
-
-
-#: How the description shows a protected route: it needs a token, and what it answers besides are problem documents.
-PROTECTED: dict[str, Any] = {
-    "abp_security": [{"bearer": []}],
-    "abp_responses": dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 503), Problem),
-}
+    last_event_id: str | None = Field(
+        default=None, alias="Last-Event-ID", description="The id of the last event that you have; wins over after"
+    )

@@ -8,9 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from api.answers import NO_PROBLEMS, TEXT, NotReady, Well
 from core.base.Main import Main
 
-health_routes = APIBlueprint("health", __name__, abp_tags=[Tag(name="health")])
+health_routes = APIBlueprint("health", __name__, abp_tags=[Tag(name="health")], abp_responses=NO_PROBLEMS)
 
 
 def _main() -> Main:
@@ -18,20 +19,20 @@ def _main() -> Main:
     return main
 
 
-@health_routes.get("/livez")
+@health_routes.get("/livez", responses={200: Well})
 def livez() -> dict[str, Any]:
     """200 while the process answers."""
     return {"status": "ok"}
 
 
-@health_routes.get("/readyz")
+@health_routes.get("/readyz", responses={200: Well, 503: NotReady})
 def readyz() -> tuple[dict[str, Any], int]:
     """200 while the store takes writes and the server is not going down; else 503 and why."""
     reason = _main().why_not_ready()
     return ({"status": "ok"}, 200) if reason is None else ({"status": "unavailable", "reason": reason}, 503)
 
 
-@health_routes.get("/metrics")
+@health_routes.get("/metrics", responses={200: TEXT})
 def metrics() -> Response:
     """Prometheus metrics."""
     registry = CollectorRegistry()

@@ -7,29 +7,41 @@ from typing import Any
 from flask import Response, current_app, request
 from flask_openapi import APIBlueprint, Tag
 
+from api.answers import (
+    INPUT_PROBLEMS,
+    LIST_PROBLEMS,
+    READ_PROBLEMS,
+    STOP_PROBLEMS,
+    WRITE_PROBLEMS,
+    Inbox,
+    InputAccepted,
+    OneRun,
+    PlanView,
+    Receipts,
+    RunsPage,
+    StopAnswerBody,
+    Transcript,
+    created_or_streamed,
+)
 from api.auth.jwt_middleware import current_caller
 from api.schemas import (
-    PROTECTED,
+    BEARER,
     CancelBody,
     CreateRunBody,
-    InputAccepted,
+    CreateRunHeaders,
     InputBody,
-    OneRun,
     PlanQuery,
-    RunCreated,
     RunPath,
-    RunsPage,
     RunsQuery,
-    StopAnswerBody,
     TerminateBody,
 )
 from api.sse import event_stream
 from core.base.Main import Main
-from core.errors import InvalidRequest, ServerError
+from core.errors import ServerError
 from core.ids import new_id
 from core.session.records import NewRun
 
-run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], **PROTECTED)
+run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], abp_security=BEARER)
 
 Answer = tuple[dict[str, Any], int]
 
@@ -39,14 +51,11 @@ def _main() -> Main:
     return main
 
 
-@run_routes.post("/v1/runs", responses={201: RunCreated})
-def create_run(body: CreateRunBody) -> Answer | Response:
-    """Start a run. With ``Accept: text/event-stream`` the answer is the stream of its events, up to the parking."""
+@run_routes.post("/v1/runs", responses={201: created_or_streamed(), **WRITE_PROBLEMS})
+def create_run(body: CreateRunBody, header: CreateRunHeaders) -> Answer | Response:
+    """Start a run. With Accept: text/event-stream the answer is the stream of its events, up to the parking."""
     caller = current_caller()
     session_id = body.session_id or caller.session_id or new_id("s")
-    key = request.headers.get("Idempotency-Key")
-    if key is not None and not 1 <= len(key) <= 255:
-        raise InvalidRequest("Idempotency-Key must have 1 to 255 characters")
     created = _main().create_run(
         caller,
         NewRun(
@@ -58,7 +67,7 @@ def create_run(body: CreateRunBody) -> Answer | Response:
             plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
             deadline_ms=body.deadline_ms,
             metadata=body.metadata,
-            idempotency_key=key,
+            idempotency_key=header.idempotency_key,
             body_hash=hashlib.sha256(request.get_data()).hexdigest(),
         ),
     )
@@ -82,19 +91,19 @@ def _stream_turn(created: dict[str, Any], on_disconnect: str) -> Response:
     return response
 
 
-@run_routes.get("/v1/runs", responses={200: RunsPage})
+@run_routes.get("/v1/runs", responses={200: RunsPage, **LIST_PROBLEMS})
 def list_runs(query: RunsQuery) -> dict[str, Any]:
     """The caller's runs, newest first."""
     return _main().list_runs(current_caller(), query.session_id, query.state, query.cursor, query.limit)
 
 
-@run_routes.get("/v1/runs/<run_id>", responses={200: OneRun})
+@run_routes.get("/v1/runs/<run_id>", responses={200: OneRun, **READ_PROBLEMS})
 def get_run(path: RunPath) -> dict[str, Any]:
     """One run."""
     return _main().get_run(current_caller(), path.run_id)
 
 
-@run_routes.post("/v1/runs/<run_id>/input", responses={202: InputAccepted})
+@run_routes.post("/v1/runs/<run_id>/input", responses={202: InputAccepted, **INPUT_PROBLEMS})
 def post_input(path: RunPath, body: InputBody) -> Answer:
     """A message: starts a turn if the run is parked, else waits for the end of the turn that runs."""
     answer = _main().post_input(
@@ -103,7 +112,7 @@ def post_input(path: RunPath, body: InputBody) -> Answer:
     return answer, 202
 
 
-@run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody})
+@run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody, **STOP_PROBLEMS})
 def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
     """Stop the current turn; what was said stays, and the run parks."""
     answer = _main().cancel_run(
@@ -112,31 +121,31 @@ def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
     return answer.to_json()
 
 
-@run_routes.post("/v1/runs/<run_id>/terminate", responses={200: StopAnswerBody})
+@run_routes.post("/v1/runs/<run_id>/terminate", responses={200: StopAnswerBody, **STOP_PROBLEMS})
 def terminate_run(path: RunPath, body: TerminateBody) -> dict[str, Any]:
     """End the run, and the turn with it. Repeating it is harmless."""
     return _main().terminate_run(current_caller(), path.run_id, body.reason, body.wait_ms).to_json()
 
 
-@run_routes.get("/v1/runs/<run_id>/plan")
+@run_routes.get("/v1/runs/<run_id>/plan", responses={200: PlanView, **READ_PROBLEMS})
 def get_plan(path: RunPath, query: PlanQuery) -> dict[str, Any]:
     """The plan of a turn, by default the newest, with the state of each goal."""
     return _main().get_plan(current_caller(), path.run_id, query.turn_id)
 
 
-@run_routes.get("/v1/runs/<run_id>/transcript")
+@run_routes.get("/v1/runs/<run_id>/transcript", responses={200: Transcript, **READ_PROBLEMS})
 def get_transcript(path: RunPath) -> dict[str, Any]:
     """What was said in the run's session."""
     return _main().get_transcript(current_caller(), path.run_id)
 
 
-@run_routes.get("/v1/runs/<run_id>/receipts")
+@run_routes.get("/v1/runs/<run_id>/receipts", responses={200: Receipts, **READ_PROBLEMS})
 def get_receipts(path: RunPath) -> dict[str, Any]:
     """What each stop of the run found, and what became of it."""
     return _main().get_receipts(current_caller(), path.run_id)
 
 
-@run_routes.get("/v1/runs/<run_id>/inbox")
+@run_routes.get("/v1/runs/<run_id>/inbox", responses={200: Inbox, **READ_PROBLEMS})
 def get_inbox(path: RunPath) -> dict[str, Any]:
     """The messages that wait."""
     return _main().get_inbox(current_caller(), path.run_id)

@@ -6,21 +6,24 @@ from typing import Any
 from flask import current_app
 from flask_openapi import APIBlueprint, Tag
 
+from api.answers import STOP_PLAN_PROBLEMS, STOP_SESSION_PROBLEMS, StopPlanAnswer
 from api.auth.jwt_middleware import current_caller
-from api.schemas import PROTECTED, EmptyBody, SessionPath, StopPlanAnswer
+from api.schemas import BEARER, EmptyBody, SessionPath
 from core.base.Main import Main, post_stopplan_data
 from core.engine.embedded import StopAnswer
 
-session_routes = APIBlueprint("session", __name__, abp_tags=[Tag(name="stop")], **PROTECTED)
+session_routes = APIBlueprint("session", __name__, abp_tags=[Tag(name="stop")], abp_security=BEARER)
 
 
-@session_routes.post("/stopplan", responses={200: StopPlanAnswer})
+@session_routes.post("/stopplan", responses={200: StopPlanAnswer, **STOP_PLAN_PROBLEMS})
 def post_stopplan(body: EmptyBody) -> tuple[dict[str, Any], int]:
     """Stop the plan of the caller's session, else of the caller's newest turn."""
     return _stop(lambda main: main.stop_plan(current_caller()))
 
 
-@session_routes.post("/sessions/session/<session_id>/stop", responses={200: StopPlanAnswer})
+@session_routes.post(
+    "/sessions/session/<session_id>/stop", responses={200: StopPlanAnswer, **STOP_SESSION_PROBLEMS}
+)
 def post_session_stop(path: SessionPath, body: EmptyBody) -> tuple[dict[str, Any], int]:
     """The same for one session, with the remote session API token."""
     return _stop(lambda main: main.stop_session(path.session_id))

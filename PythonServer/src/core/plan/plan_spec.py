@@ -63,7 +63,7 @@ def check_plan(spec: PlanSpec, max_goals: int | None = None, agents: set[str] | 
 
 
 def _check_goal(goal: GoalSpec, agents: set[str] | None) -> None:
-    if bool(goal.goals) == bool(goal.prompt):
+    if bool(goal.goals) == bool(goal.prompt and goal.prompt.strip()):
         raise InvalidPlan(f"goal {goal.id!r} needs a prompt or children, one of the two", field="plan.goals")
     if goal.agent is not None and agents is not None and goal.agent not in agents:
         raise InvalidPlan(f"goal {goal.id!r} names an unknown agent", field="plan.goals")

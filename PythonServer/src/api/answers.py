@@ -1,0 +1,264 @@
+"""The shapes of answers, and which statuses a route has. For the API's description: nothing is checked at run time."""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field
+
+from core.call import CallKind, Outcome
+from core.cancellation import CauseWord
+from core.plan.goal_status import GoalStatus
+from core.session.run_state import RunState
+
+#: UTC, ISO 8601.
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+class RunCreated(BaseModel):
+    """The run and its first turn."""
+
+    run_id: str
+    session_id: str
+    turn_id: str
+    state: RunState
+
+
+class InputAccepted(BaseModel):
+    """What became of a message; turn_id is there if it has started a turn."""
+
+    message_id: str
+    turn_id: str | None = None
+    disposition: Literal["started", "queued", "duplicate"]
+
+
+# -- stops -----------------------------------------------------------------------------------
+
+
+class ReceiptItem(BaseModel):
+    """What a stop found, and what became of it."""
+
+    kind: CallKind
+    id: str
+    goal_id: str | None
+    outcome: Outcome
+    how: str | None = Field(description="In words, for people")
+    took_ms: int | None = Field(
+        description="From the stop until this was known; null for what an earlier server left"
+    )
+    detail: str | None = None
+
+
+class StopAnswerBody(BaseModel):
+    """What a stop came to."""
+
+    run_id: str
+    turn_id: str | None
+    stopped: bool
+    parked: bool
+    state: RunState
+    receipt: list[ReceiptItem]
+
+
+class StopPlanAnswer(BaseModel):
+    """The message is the same whatever happened: stopped tells. The ids and the receipt only if it is true."""
+
+    message: Literal["Plan stopped successfully"]
+    stopped: bool
+    run_id: str | None = None
+    turn_id: str | None = None
+    receipt: list[ReceiptItem] | None = None
+
+
+class Receipt(BaseModel):
+    """The final receipt of a stopped turn."""
+
+    turn_id: str
+    at: Time
+    cause: CauseWord
+    reason: str | None
+    receipt: list[ReceiptItem]
+
+
+class Receipts(BaseModel):
+    """Oldest first."""
+
+    receipts: list[Receipt]
+
+
+# -- runs ------------------------------------------------------------------------------------
+
+
+class RunView(BaseModel):
+    """One run."""
+
+    run_id: str
+    session_id: str
+    turn_id: str | None
+    state: RunState
+    interactive: bool
+    agent: str
+    metadata: dict[str, Any]
+    created_at: Time
+    ended_at: Time | None
+
+
+class OneRun(RunView):
+    """One run, and how far its log goes."""
+
+    last_seq: int
+
+
+class RunsPage(BaseModel):
+    """Newest first; next_cursor is null on the last page."""
+
+    runs: list[RunView]
+    next_cursor: str | None
+
+
+class GoalView(BaseModel):
+    """A goal with the goals inside it."""
+
+    id: str
+    title: str
+    prompt: str | None
+    depends_on: list[str]
+    goals: list["GoalView"]
+    status: GoalStatus
+    cause: CauseWord | None = Field(description="Why it is CANCELLED")
+    error: str | None = Field(description="Why it is FAILED")
+    result: str | None = Field(description="What it said, once it is COMPLETED")
+    started_at: Time | None
+    ended_at: Time | None
+
+
+class PlanView(BaseModel):
+    """The plan of a turn; goals is empty before there is one."""
+
+    run_id: str
+    turn_id: str
+    goals: list[GoalView]
+    note: str | None
+
+
+class TranscriptMessage(BaseModel):
+    """A message; the last three members only where they apply."""
+
+    role: Literal["user", "assistant"]
+    content: str
+    turn_id: str
+    stopped: Literal[True] | None = None
+    cause: CauseWord | None = None
+    failed: Literal[True] | None = None
+
+
+class Transcript(BaseModel):
+    """What was said in the run's session, oldest first."""
+
+    run_id: str
+    session_id: str
+    messages: list[TranscriptMessage]
+
+
+class WaitingMessage(BaseModel):
+    """A message that waits; held since a stop."""
+
+    message_id: str
+    text: str
+    held: bool
+    created_at: Time
+
+
+class Inbox(BaseModel):
+    """In the order in which they will be delivered."""
+
+    messages: list[WaitingMessage]
+
+
+# -- health ----------------------------------------------------------------------------------
+
+
+class Well(BaseModel):
+    """All is well."""
+
+    status: Literal["ok"]
+
+
+class NotReady(BaseModel):
+    """It cannot serve now."""
+
+    status: Literal["unavailable"]
+    reason: str
+
+
+# -- errors, and what is no JSON -------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """RFC 9457. Some have further members: errors, field, receipt, run_id, turn_id, stopped."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    instance: str
+
+
+Declared = dict[str | int, Any]
+
+_CODES: Final = {
+    400: "bad_request, invalid_json",
+    401: "unauthenticated",
+    403: "insufficient_scope",
+    404: "not_found",
+    409: "session_is_busy, run_is_over, turn_is_over, not_interactive",
+    413: "payload_too_large",
+    415: "unsupported_media_type",
+    422: "invalid_request, invalid_plan, idempotency_key_reused",
+    429: "queue_full",
+    500: "internal_error",
+    503: "store_unavailable, shutting_down, too_many_streams, key_server_unreachable",
+}
+
+
+def _problems(*statuses: int) -> Declared:
+    return {status: _answer("application/problem+json", _ref("Problem"), _CODES[status]) for status in statuses}
+
+
+def _answer(media_type: str, schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+#: Of a route that takes nothing.
+NO_PROBLEMS: Final = _problems(500)
+#: Of a route that reads: ``LIST_PROBLEMS`` without, ``READ_PROBLEMS`` with the id of a run.
+LIST_PROBLEMS: Final = _problems(401, 403, 422, 500, 503)
+READ_PROBLEMS: Final = LIST_PROBLEMS | _problems(404)
+#: Of a route with a body.
+WRITE_PROBLEMS: Final = READ_PROBLEMS | _problems(400, 409, 413, 415)
+INPUT_PROBLEMS: Final = WRITE_PROBLEMS | _problems(429)
+_UNRECORDED: Final[Declared] = {
+    500: _answer(
+        "application/problem+json", _ref("Problem"),
+        "internal_error, or stop_not_recorded: stopped, and the receipt is there, but the store did not take it",
+    )
+}  # fmt: skip
+STOP_PROBLEMS: Final = WRITE_PROBLEMS | _UNRECORDED
+#: Of the routes that never refuse a stop.
+STOP_PLAN_PROBLEMS: Final = _problems(400, 401, 413, 415, 422, 503) | _UNRECORDED
+STOP_SESSION_PROBLEMS: Final = STOP_PLAN_PROBLEMS | _problems(404)
+
+TEXT: Final = _answer("text/plain", {"type": "string"}, "The text format of Prometheus")
+EVENT_STREAM: Final = _answer("text/event-stream", {"type": "string"}, "The events, as docs/events.md describes them")
+
+
+def created_or_streamed() -> dict[str, Any]:
+    """201 of ``POST /v1/runs``: what was made, or its events."""
+    schema = RunCreated.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema.pop("$defs")
+    answer = _answer("application/json", schema, "The run; or its events, with Accept: text/event-stream")
+    answer["content"] |= EVENT_STREAM["content"]
+    return answer
