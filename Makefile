@@ -16,6 +16,7 @@ WORKERS ?= 0
 # What has been installed, and from which list; a changed list installs again.
 RUNTIME := $(VENV)/.runtime
 REAL := $(VENV)/.real
+TOOLS := $(VENV)/.tools
 DEV := $(VENV)/.dev
 
 .PHONY: help
@@ -42,7 +43,7 @@ test-long: $(DEV) ## the long suites
 	@$(BIN)/python -m pytest -m slow
 
 .PHONY: check
-check: $(DEV) ## linter, types, and which package may import which
+check: $(TOOLS) ## linter, types, and which package may import which
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
@@ -60,7 +61,7 @@ token: $(if $(SUB),$(RUNTIME)) ## a 12 h token: make token SUB=alice [TENANT=acm
 .PHONY: clean
 clean: ## remove .venv and caches; DATA_DIR stays
 	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	@find . -name __pycache__ -prune -exec rm -rf {} +
+	@find . -name .git -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 
 # Messages go to stderr: the standard output of make token is the token.
 $(BIN)/python:
@@ -80,7 +81,10 @@ $(REAL): requirements-real.txt $(RUNTIME)
 	@$(PIP) --no-deps --requirement requirements-real.txt >&2
 	@touch $@
 
-$(DEV): requirements-dev.txt $(RUNTIME) $(REAL)
-	@echo "Installing what the tests need into $(VENV) (once)" >&2
+$(TOOLS): requirements-dev.txt $(RUNTIME)
+	@echo "Installing what the tests and checks need into $(VENV) (once)" >&2
 	@$(PIP) --requirement requirements-dev.txt >&2
+	@touch $@
+
+$(DEV): $(TOOLS) $(REAL)
 	@touch $@

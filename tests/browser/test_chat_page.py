@@ -118,11 +118,38 @@ def test_escape_twice_ends_the_run_and_the_next_message_takes_the_conversation_u
     expect(page.locator(".run-end")).to_contain_text("This run has ended (stopped by you)")
     expect(page.locator("#run-state")).to_have_text("ended")
     expect_ended(page)
-    send(page, SHORT)
-    expect(page.locator(".turn")).to_have_count(1)
-    expect(last_turn(page)).to_have_attribute("data-state", "completed")
-    expect(page.locator(".earlier .bubble")).to_have_text(COUNTING)
-    expect(page.locator(".earlier .chip")).to_have_text("stopped by you")
+    expect_answer(page)
+    expect(page.locator(".turn .bubble")).to_have_text([COUNTING, SHORT])
+    expect(chips(page)).to_have_text("stopped by you")
+
+
+def test_a_second_escape_ends_the_run_while_the_turn_still_stops_however_late_it_comes(page: Page) -> None:
+    start_counting(page)
+    page.route("**/cancel", lambda route: hold(route, []))
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Esc again ends the chat")).to_be_visible()
+
+    page.wait_for_timeout(1000)  # longer than two presses that are meant as one
+    page.keyboard.press("Escape")
+
+    expect(page.locator(".run-end")).to_contain_text("This run has ended (stopped by you)")
+    expect_ended(page)
+
+
+def test_a_second_escape_does_nothing_once_the_chat_is_ready(page: Page) -> None:
+    start_counting(page)
+    ends: list[str] = []
+    page.on("request", lambda request: ends.append(request.url) if request.url.endswith("/terminate") else None)
+    page.keyboard.press("Escape")
+    expect(page.locator("#run-state")).to_have_text("ready")
+    expect(page.get_by_text("Esc again ends the chat")).to_be_hidden()
+
+    page.wait_for_timeout(700)  # longer than two presses that are meant as one
+    page.keyboard.press("Escape")
+    expect_answer(page)
+
+    expect(page.locator("#run-state")).to_have_text("ready")
+    assert ends == []
 
 
 def test_three_stopped_turns_keep_their_text_after_a_reload_and_nothing_is_left_open(page: Page) -> None:
@@ -292,6 +319,18 @@ def test_shift_enter_starts_a_new_line(page: Page) -> None:
 
     expect(box).to_have_value("one\ntwo")
     expect(page.locator(".turn")).to_have_count(0)
+
+
+def test_what_a_model_thinks_is_folded_away_and_no_part_of_its_answer(page: Page) -> None:
+    send(page, "/script trickle tokens=3 reasoning=4 interval_ms=20 on=goal")
+
+    expect(last_turn(page)).to_have_attribute("data-state", "completed")
+    expect(last_turn(page).locator(".text")).to_have_text("t1 t2 t3")
+    thinking = last_turn(page).locator(".thinking")
+    expect(thinking.locator(".thoughts")).to_be_hidden()
+    thinking.get_by_text("thinking").click()
+    expect(thinking.locator(".thoughts")).to_have_text("r1 r2 r3 r4")
+    expect_ended(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

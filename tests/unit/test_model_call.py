@@ -136,7 +136,7 @@ def test_a_stop_that_nobody_follows_with_a_question_cuts_the_call_at_its_deadlin
     wait_set(wire.is_shut)
     assert call.ended.is_set() is False
     wait_settled(call)
-    assert call.item(0.0)["detail"] == "the gateway did not answer in time"
+    assert call.item(0.0)["detail"] == "there was no time left to ask the gateway"
 
 
 def wait_settled(call: ModelCall) -> None:

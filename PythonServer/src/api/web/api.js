@@ -78,8 +78,11 @@ const run = (runId, rest = "") => `v1/runs/${encodeURIComponent(runId)}${rest}`;
 
 export const listRuns = (cursor) =>
   json("GET", `v1/runs?limit=50${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+export const listRunsOf = (sessionId, cursor, signal) => {
+  const query = new URLSearchParams({ session_id: sessionId, limit: "200", ...(cursor ? { cursor } : {}) });
+  return json("GET", `v1/runs?${query}`, { signal });
+};
 export const getRun = (runId) => json("GET", run(runId));
-export const getTranscript = (runId) => json("GET", run(runId, "/transcript"));
 export const createRun = (body, key) =>
   json("POST", "v1/runs", { body, headers: { "Idempotency-Key": key } });
 export const sendInput = (runId, text, clientMessageId) =>

@@ -13,7 +13,7 @@ import { runStateWords } from "./words.js";
 const DRAW_MS = 40; // at least; a page that is slow to draw is drawn less often
 const TICK_MS = 250;
 const LIST_MS = 15000;
-const SECOND_ESCAPE_MS = 1500;
+const TWICE_MS = 600; // two presses within it are one gesture
 
 const $ = (id) => document.getElementById(id);
 
@@ -21,7 +21,7 @@ let conversation = null;
 let changedTurns = new Set(); // null: all
 let drawTimer = 0;
 let drawCost = 0;
-let firstEscape = { at: -Infinity, conversation: null };
+let firstEscape = null; // {at, conversation, turnId}
 
 const announcer = new Announcer($("announcer"));
 const progress = new ProgressView({
@@ -29,7 +29,7 @@ const progress = new ProgressView({
   word: $("stop-word"),
 });
 const transcript = new TranscriptView($("transcript"), $("scroller"), (text) => writeAgain(text));
-const sidebar = new Sidebar($("chats"), $("more-chats"), () => conversation?.runId ?? null, (error) => {
+const sidebar = new Sidebar($("chats"), $("more-chats"), (error) => {
   if (error.status === 401) askForToken(error.detail);
 });
 
@@ -52,7 +52,6 @@ function open(runId) {
   });
   draw();
   transcript.scrollToEnd();
-  sidebar.show();
 }
 
 function putRunInAddress() {
@@ -96,23 +95,22 @@ function draw() {
 }
 
 function drawHead() {
-  const { chat } = conversation;
-  const firstTurn = chat.turns.values().next().value;
-  const isNew = conversation.runId === null;
-  const title = isNew ? "New chat" : chatTitle({ metadata: chat.metadata, created_at: firstTurn?.startedAt ?? Date.now() });
-  setText($("title"), title);
-  document.title = isNew ? "PythonServer" : `${title} · PythonServer`;
+  const { runId, sessionId, state, title } = conversation;
+  const isNew = runId === null && title === null;
+  const name = isNew ? "New chat" : chatTitle({ metadata: { title }, created_at: beginning() });
+  setText($("title"), name);
+  document.title = isNew ? "PythonServer" : `${name} · PythonServer`;
   const badge = $("run-state");
-  const state = runState(chat);
-  badge.hidden = isNew || firstTurn === undefined;
-  badge.dataset.state = state;
-  setText(badge, runStateWords(state));
+  badge.hidden = state === null;
+  badge.dataset.state = state ?? "";
+  setText(badge, state === null ? "" : runStateWords(state));
+  sidebar.update({ runId, sessionId, state, title });
 }
 
-function runState(chat) {
-  if (chat.end !== null) return chat.end.state;
-  if (conversation.turn === null) return "awaiting_input";
-  return conversation.isStopping ? "stopping" : conversation.turn.state;
+function beginning() {
+  const { past, chat } = conversation;
+  const firstTurn = (past.chats[0] ?? chat).turns.values().next().value;
+  return firstTurn?.startedAt ?? Date.now();
 }
 
 function showConnection(word) {
@@ -152,19 +150,25 @@ function onMessageKey(event) {
   if (isEnter) send(event);
 }
 
-/** Esc stops the turn. A second one, soon after, ends the chat, even if the stop is done by then. */
+/** Esc stops the turn. A second one ends the chat: while that turn still stops, or if the two are one gesture. */
 function onEscape(event) {
   if (event.key !== "Escape" || event.repeat || event.isComposing || conversation === null || $("app").hidden) return;
   if (!$("shade").hidden) return void showMenu(false);
-  const isSecond = firstEscape.conversation === conversation && event.timeStamp - firstEscape.at < SECOND_ESCAPE_MS;
-  if (isSecond) {
-    firstEscape = { at: -Infinity, conversation: null };
+  if (isSecondEscape(event)) {
+    firstEscape = null;
     conversation.end();
   } else if (conversation.isBusy) {
-    firstEscape = { at: event.timeStamp, conversation };
+    firstEscape = { at: event.timeStamp, conversation, turnId: conversation.turn?.id ?? null };
     conversation.stop();
-    progress.offerEnd();
+    progress.offerEnd(serverNow());
   }
+}
+
+function isSecondEscape(event) {
+  if (firstEscape?.conversation !== conversation) return false;
+  if (event.timeStamp - firstEscape.at < TWICE_MS) return true;
+  const { isBusy, isStopping, turn } = conversation;
+  return isBusy && isStopping && [null, turn?.id].includes(firstEscape.turnId);
 }
 
 function showMenu(isShown) {

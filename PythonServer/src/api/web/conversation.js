@@ -1,8 +1,9 @@
 // One conversation: its state, the stream that feeds it, what is being sent, and what is being stopped.
 
-import { getRun, getTranscript } from "./api.js";
+import { getRun } from "./api.js";
 import { Follower } from "./follower.js";
-import { Outbox } from "./outbox.js";
+import { Outbox, titleOf } from "./outbox.js";
+import { Past } from "./past.js";
 import { apply, newChat, openTurn } from "./state.js";
 import { Stopper } from "./stopper.js";
 
@@ -14,8 +15,8 @@ export class Conversation {
   runId;
   sessionId = null;
   chat = newChat();
-  /** Messages of the session from before this run. */
-  earlier = [];
+  /** The session from before this run. */
+  past;
   outbox = new Outbox(this);
   stopper;
   #follower = null;
@@ -25,6 +26,10 @@ export class Conversation {
   constructor(runId, on) {
     this.runId = runId;
     this.#on = on;
+    this.past = new Past({
+      changed: () => this.#changed(null),
+      refused: (error) => this.#on.trouble(error, "The earlier messages cannot be shown"),
+    });
     this.#resetStopper();
     if (runId !== null) this.#follow();
   }
@@ -33,6 +38,7 @@ export class Conversation {
   close() {
     this.#isClosed = true;
     this.#follower?.close();
+    this.past.close();
   }
 
   get turn() {
@@ -50,6 +56,21 @@ export class Conversation {
     return turn !== null && (turn.state === "stopping" || this.stopper.isWanted(turn.id));
   }
 
+  /** The state of the run, in the API's words, as the whole page shows it; null: there is none, or it is not known yet. */
+  get state() {
+    if (this.isBusy) return this.isStopping ? "stopping" : this.turn?.state ?? "queued";
+    return this.chat.end?.state ?? (this.chat.seq > 0 ? "awaiting_input" : null);
+  }
+
+  /** The title of the session's first run, or the one it is going to have; null if there is none. */
+  get title() {
+    if (this.past.title !== undefined) return this.past.title;
+    const first = this.past.chats[0] ?? this.chat;
+    if (first.seq > 0) return first.metadata.title ?? null;
+    const item = this.#sending();
+    return item === null ? null : titleOf(item.text);
+  }
+
   send(text) {
     this.outbox.add(text);
     this.#changed(null);
@@ -62,6 +83,7 @@ export class Conversation {
     const item = this.#sending();
     if (item === null) return undefined;
     item.isStopWanted = true;
+    if (item.answer !== null) this.#stopTurnOf(item.answer);
     return this.#changed(null);
   }
 
@@ -80,6 +102,7 @@ export class Conversation {
   }
 
   onNewRun(answer) {
+    if (this.runId !== null) this.past.keep(this.runId, this.chat);
     this.runId = answer.run_id;
     this.sessionId = answer.session_id;
     this.outbox.startOver();
@@ -113,7 +136,6 @@ export class Conversation {
   #restart() {
     this.#follower?.close();
     this.chat = newChat();
-    this.earlier = [];
     this.#changed(null);
     this.#follow();
   }
@@ -125,26 +147,17 @@ export class Conversation {
       const turnId = apply(this.chat, event);
       if (turnId !== null) touched.add(turnId);
       if (event.type === "turn_started") this.#lookBehind(event);
-      isListOld ||= !["text", "goal_status", "usage", "plan_updated"].includes(event.type);
+      isListOld ||= !["text", "reasoning", "goal_status", "usage", "plan_updated"].includes(event.type);
     }
     this.sessionId ??= this.chat.sessionId;
+    this.outbox.settle();
     this.#changed(touched);
     if (isListOld) this.#on.runs();
   }
 
-  /** A run that took up an older session: what was said before is in the session's transcript. */
-  async #lookBehind(event) {
-    if (this.chat.turns.size !== 1 || event.number === 1) return;
-    const { chat } = this;
-    try {
-      const { messages } = await getTranscript(this.runId);
-      if (this.chat !== chat) return;
-      const first = messages.findIndex((message) => message.turn_id === event.turn_id);
-      this.earlier = messages.slice(0, Math.max(first, 0));
-      this.#changed(null);
-    } catch (error) {
-      this.#on.trouble(error, "The earlier messages cannot be shown");
-    }
+  /** A run that took up an older session: turns are counted through it, so there is more before this run. */
+  #lookBehind(event) {
+    if (this.chat.turns.size === 1 && event.number > 1) this.past.load(this.chat.sessionId, this.runId);
   }
 
   // -- small helpers -----------------------------------------------------------------------------

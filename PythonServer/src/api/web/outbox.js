@@ -12,9 +12,9 @@ function newId() {
 }
 
 /**
- * The messages of one conversation that the server has not confirmed, in order; one is sent at a time.
+ * The messages of one conversation that its events do not show yet, in order; one is sent at a time.
  *
- * `conversation` has `runId`, `sessionId`, `chat`, and is told by `onAccepted(item, answer)`, `onNewRun(answer)`,
+ * `conversation` has `runId`, `sessionId`, `title`, `chat`, and is told by `onAccepted(item, answer)`, `onNewRun(answer)`,
  * `onChanged()` and `onRefused(error)`.
  */
 export class Outbox {
@@ -28,7 +28,8 @@ export class Outbox {
 
   add(text) {
     // What the event log says of it after this point is this message, should the answer come later than the event.
-    const item = { id: newId(), text, afterSeq: this.#conversation.chat.seq, error: null, isStopWanted: false };
+    const { seq: afterSeq } = this.#conversation.chat;
+    const item = { id: newId(), text, afterSeq, answer: null, error: null, isStopWanted: false };
     this.items.push(item);
     this.#queue(item);
     return item;
@@ -45,19 +46,32 @@ export class Outbox {
     this.#conversation.onChanged();
   }
 
-  /** A new run has begun: its log counts from 1 again. */
+  /** A new run has begun: its log counts from 1 again, and does not speak of what the one before has accepted. */
   startOver() {
+    this.items = this.items.filter((item) => item.answer === null);
     for (const item of this.items) item.afterSeq = 0;
   }
 
-  /** The messages that neither the server's answer nor its events have confirmed. */
+  /** The messages that the events do not show. */
   unconfirmed() {
+    return this.items.filter((item) => !this.#isShown(item));
+  }
+
+  /** Let go of what the server has accepted and the events show. */
+  settle() {
+    this.items = this.items.filter((item) => item.answer === null || !this.#isShown(item));
+  }
+
+  #isShown({ answer, text, afterSeq }) {
     const { chat } = this.#conversation;
-    const seen = [
-      ...[...chat.turns.values()].map((turn) => ({ seq: turn.seq, text: turn.input })),
-      ...chat.messages.values(),
-    ];
-    return this.items.filter((item) => !seen.some((one) => one.seq > item.afterSeq && one.text === item.text));
+    const turns = [...chat.turns.values()];
+    if (answer === null) {
+      const seen = [...turns.map((turn) => ({ seq: turn.seq, text: turn.input })), ...chat.messages.values()];
+      return seen.some((one) => one.seq > afterSeq && one.text === text);
+    }
+    const { turn_id: turnId, message_id: messageId } = answer;
+    if (chat.phase === "over" || chat.turns.has(turnId) || chat.messages.has(messageId)) return true;
+    return messageId !== undefined && turns.some((turn) => turn.messageId === messageId);
   }
 
   #queue(item) {
@@ -68,7 +82,8 @@ export class Outbox {
     for (let attempt = 1; ; attempt += 1) {
       try {
         const answer = await this.#post(item);
-        this.items = this.items.filter((other) => other !== item);
+        item.answer = answer;
+        this.settle();
         this.#conversation.onAccepted(item, answer);
         return;
       } catch (error) {
@@ -97,7 +112,9 @@ export class Outbox {
 
   async #startRun(item) {
     const { sessionId } = this.#conversation;
-    const body = { input: item.text, metadata: { title: titleOf(item.text) } };
+    // A later run of a session goes by the name of the first.
+    const title = sessionId === null ? titleOf(item.text) : this.#conversation.title;
+    const body = { input: item.text, metadata: title === null ? {} : { title } };
     if (sessionId !== null) body.session_id = sessionId;
     const answer = await createRun(body, item.id);
     this.#conversation.onNewRun(answer);
@@ -105,7 +122,8 @@ export class Outbox {
   }
 }
 
-function titleOf(text) {
+/** What a chat is called that begins with this message. */
+export function titleOf(text) {
   const line = text.trim().split("\n", 1)[0];
   return line.length > 80 ? `${line.slice(0, 79)}…` : line;
 }

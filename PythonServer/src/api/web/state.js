@@ -101,6 +101,11 @@ const ON_TURN = {
     goal.text += event.text;
     goal.retry = null;
   },
+  reasoning(turn, event) {
+    advance(turn, "running");
+    const goal = turn.goals.get(event.goal_id);
+    if (goal !== undefined) goal.thinking += event.text;
+  },
   retry(turn, event) {
     const retry = {
       attempt: event.attempt, maxAttempts: event.max_attempts, isCapped: event.capped, reason: event.reason,
@@ -126,6 +131,7 @@ const ON_TURN = {
 function newTurn(event) {
   return {
     id: event.turn_id, number: event.number, input: event.input, seq: event.seq, state: "queued",
+    messageId: event.message_id ?? null,
     startedAt: Date.parse(event.at), endedAt: null,
     /** goal id -> goal, parents before children; `top` holds the outermost ones. */
     goals: new Map(), top: [],
@@ -137,7 +143,7 @@ function newTurn(event) {
 
 function takeGoal(turn, told) {
   const known = turn.goals.get(told.id);
-  const goal = known ?? { id: told.id, text: "", retry: null };
+  const goal = known ?? { id: told.id, text: "", thinking: "", retry: null };
   turn.goals.set(told.id, goal);
   Object.assign(goal, {
     title: told.title, dependsOn: told.depends_on, cause: told.cause, error: told.error,

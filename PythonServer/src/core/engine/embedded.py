@@ -261,7 +261,7 @@ class Engine:
     def _stop_live(self, turn: Turn, order: StopOrder, wait_s: float = 0.0) -> StopAnswer:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         pause_at("engine.before_stop")
-        if turn.stop(order) is Verdict.OVER:
+        if turn.stop(order) is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
             self._wait_end(turn)
             return self._answer_too_late(run_id, turn_id, order, wait_s)
         pause_at("engine.before_stop_is_recorded")

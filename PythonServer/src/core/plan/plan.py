@@ -17,11 +17,11 @@ from core.plan.goal_status import GoalStatus
 from core.plan.scheduler import Scheduler, Workers
 
 #: Threads of one stop, at most: asking is short, bounded, and mostly waiting.
-MAX_ASKERS: Final = 32
+MAX_ASKERS: Final = 64
 
 #: Pools whose threads wait for the next stop; the threads of one that is pushed out end. No two stops share a pool,
 #: so that a gateway that hangs for one plan does not hold up the stop of another.
-_idle_pools: Final[deque[ThreadPoolExecutor]] = deque(maxlen=8)
+_idle_pools: Final[deque[ThreadPoolExecutor]] = deque(maxlen=4)
 
 
 class Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.errors import InvalidPlan
 
@@ -93,6 +93,7 @@ def spec_from_model(data: Any) -> PlanSpec:
     """A model's JSON as a spec; :class:`InvalidPlan` if it is not one."""
     try:
         return PlanSpec.model_validate(data)
-    except ValueError as error:
-        first = str(error).splitlines()
-        raise InvalidPlan(f"the model's plan has the wrong shape: {' '.join(first[1:3]).strip()}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise InvalidPlan(f"the model's plan has the wrong shape ({where}: {first['msg']})") from None

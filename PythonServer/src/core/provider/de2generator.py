@@ -24,7 +24,7 @@ from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
 
 #: Connections kept for cancel requests, apart from those of the model requests, which may all be taken.
-_CANCEL_POOL = 32
+_CANCEL_POOL = 64
 _MAX_CANCEL_BODY = 64 << 10
 _YES = ("cancelled", "already_cancelled")
 

@@ -77,7 +77,7 @@ class ModelCall(Call):
             must_wait = self._asker.can_be_asked and self._is_sent
         if must_wait:
             # The stop asks next (Plan.cancel_llm_requests). Whoever forgets to ask is still bounded.
-            alarm_clock.after(self._cancel_timeout_s, self._cut_if_running)
+            alarm_clock.after(self._cancel_timeout_s, self._cut_at_deadline)
         else:
             self._cut("socket shut")
 
@@ -88,7 +88,7 @@ class ModelCall(Call):
                 return
             self._is_asked = True
         if timeout_s <= 0:
-            self._cut_if_running()
+            self._cut_if_running("there was no time left to ask the gateway")
             return
         try:
             answer = self._asker.ask_cancel(self, timeout_s)
@@ -99,9 +99,15 @@ class ModelCall(Call):
         if not self.ended.is_set():
             alarm_clock.after(self.GRACE_S, self._hang_up_if_running)
 
-    def _cut_if_running(self) -> None:
+    def _cut_at_deadline(self) -> None:
+        was_asked = self._is_asked
+        self._cut_if_running(
+            "the gateway did not answer in time" if was_asked else "there was no time left to ask the gateway"
+        )
+
+    def _cut_if_running(self, why: str) -> None:
         if not self.ended.is_set():
-            self._cut("socket shut", "the gateway did not answer in time")
+            self._cut("socket shut", why)
 
     def _hang_up_if_running(self) -> None:
         if not self.ended.is_set():

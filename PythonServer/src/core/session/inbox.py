@@ -8,6 +8,7 @@ from sqlalchemy import RowMapping, func, insert, select, update
 from core.errors import QueueFull
 from core.events import Event, EventType
 from core.ids import new_id
+from core.session.run_state import RunState
 from core.store.commit import Transaction
 from core.store.tables import messages
 
@@ -15,25 +16,25 @@ from core.store.tables import messages
 MAX_WAITING: Final = 100
 
 
-def find_duplicate(tx: Transaction, session_id: str, client_message_id: str | None) -> RowMapping | None:
-    """The message that came with the same ``client_message_id`` before."""
+def find_duplicate(tx: Transaction, run_id: str, client_message_id: str | None) -> RowMapping | None:
+    """The message that came to this run with the same ``client_message_id`` before."""
     if client_message_id is None:
         return None
     query = select(messages).where(
-        messages.c.session_id == session_id, messages.c.client_message_id == client_message_id
+        messages.c.run_id == run_id, messages.c.client_message_id == client_message_id
     )
     return tx.connection.execute(query).mappings().first()
 
 
 def add_message(tx: Transaction, run: RowMapping, text: str, client_message_id: str | None) -> dict[str, Any]:
-    """Put a message last in the queue."""
+    """Put a message last in the queue. To a parked run it always may come: it is what sets the others going."""
     waiting, last = tx.connection.execute(
         select(
             func.count().filter(messages.c.state.in_(("queued", "held"))),
             func.coalesce(func.max(messages.c.number), 0),
         ).where(messages.c.run_id == run["id"])
     ).one()
-    if waiting >= MAX_WAITING:
+    if waiting >= MAX_WAITING and run["state"] != RunState.AWAITING_INPUT:
         error = QueueFull(f"{waiting} messages are waiting already")
         error.headers["Retry-After"] = "5"
         raise error
@@ -67,8 +68,8 @@ def settle_message(tx: Transaction, message_id: str, state: str, turn_id: str | 
     )
 
 
-def hold(tx: Transaction, run: RowMapping, policy: str) -> None:
-    """A stop was accepted: what waits is kept for later, handed back, or dropped."""
+def hold(tx: Transaction, run: RowMapping, policy: str, turn_id: str | None) -> None:
+    """A stop came: what waits is kept for later, handed back, or dropped. ``turn_id`` is the open turn, if any."""
     if policy == "keep":
         tx.connection.execute(
             update(messages)
@@ -76,9 +77,9 @@ def hold(tx: Transaction, run: RowMapping, policy: str) -> None:
             .values(state="held")
         )
     elif policy == "return":
-        hand_back(tx, run, run["turn_id"])
+        hand_back(tx, run, turn_id)
     else:
-        _settle_waiting(tx, run, "withdrawn", EventType.MESSAGE_WITHDRAWN, run["turn_id"])
+        _settle_waiting(tx, run, "withdrawn", EventType.MESSAGE_WITHDRAWN, turn_id)
 
 
 def hand_back(tx: Transaction, run: RowMapping, turn_id: str | None) -> None:

@@ -1,5 +1,6 @@
 """Accepting what a user sends: a new run, or a message to one."""
 
+import hashlib
 import time
 from typing import Any
 
@@ -64,7 +65,7 @@ def _find_answer(tx: Transaction, caller: Caller, new: NewRun) -> dict[str, Any]
         return None
     keys = idempotency_keys.c
     query = select(idempotency_keys).where(
-        keys.tenant == caller.tenant, keys.owner == caller.sub, keys.key == new.idempotency_key
+        keys.tenant == caller.tenant, keys.owner == caller.sub, keys.key == _scoped_key(caller, new.idempotency_key)
     )
     row = tx.connection.execute(query).mappings().first()
     if row is None:
@@ -75,11 +76,17 @@ def _find_answer(tx: Transaction, caller: Caller, new: NewRun) -> dict[str, Any]
     return answer
 
 
+def _scoped_key(caller: Caller, key: str) -> str:
+    """A token that sees one session only must not be answered with another's run."""
+    return hashlib.sha256(f"{caller.session_id or ''}\n{key}".encode()).hexdigest()
+
+
 def _keep_answer(tx: Transaction, caller: Caller, new: NewRun, answer: dict[str, Any]) -> None:
     if new.idempotency_key is not None:
         tx.connection.execute(
             insert(idempotency_keys).values(
-                tenant=caller.tenant, owner=caller.sub, key=new.idempotency_key, body_hash=new.body_hash,
+                tenant=caller.tenant, owner=caller.sub, key=_scoped_key(caller, new.idempotency_key),
+                body_hash=new.body_hash,
                 answer=answer, created_at=time.time(),
             )
         )  # fmt: skip
@@ -90,7 +97,7 @@ def accept_message(
 ) -> tuple[dict[str, Any], TurnStart | None]:
     """Start a turn with the message, or queue it behind the one that runs. Returns the answer and the turn to run."""
     run = find_run(tx.connection, caller, run_id)
-    duplicate = find_duplicate(tx, run["session_id"], client_message_id)
+    duplicate = find_duplicate(tx, run_id, client_message_id)
     if duplicate is not None:
         return _answer(duplicate["id"], "duplicate", duplicate["turn_id"]), None
     if run["state"] in TERMINAL:

@@ -67,12 +67,20 @@ def request_messages(
         parts.append(f"This is one part of a larger request by the user:\n{message}")
     for title, text in results or ():
         parts.append(f"Result of “{title}”:\n{text}")
-    last = history[-1] if history else {}
-    if last.get("stopped"):
-        parts.append(_STOP_NOTE.format(cause=_by_whom(last["cause"])))
+    stopped = _stop_to_tell(history)
+    if stopped is not None:
+        parts.append(_STOP_NOTE.format(cause=_by_whom(stopped["cause"])))
     said = [{"role": each["role"], "content": each["content"]} for each in history]
     system = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
     return [*system, *said, {"role": "user", "content": prompt}]
+
+
+def _stop_to_tell(history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The newest answer, if it was stopped. One that failed has told the model nothing; the one before it counts."""
+    for message in reversed(history):
+        if message["role"] == "assistant" and not message.get("failed"):
+            return message if message.get("stopped") else None
+    return None
 
 
 def _by_whom(cause: str) -> str:
@@ -91,7 +99,7 @@ def assistant_message(plan: Plan | None, state: str, cause: str | None) -> dict[
 def compose_message(said: list[str], state: str, cause: str | None) -> dict[str, Any]:
     """As :func:`assistant_message`, from the texts themselves."""
     content = "\n\n".join(said)
-    if not content:
+    if not content.strip():  # blanks alone are no answer, and providers refuse them
         content = f"[{state} before any text]" if cause is None else placeholder(cause)
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if state == "cancelled":

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from core.base.InputOutput import set_stopped
 from core.call import CallBook
-from core.cancellation import Cancelled, Cause, Level, Scope, Verdict
+from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
 from core.events import Event, EventType
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -256,6 +256,8 @@ class Turn:
         if any(goal.status is GoalStatus.COMPLETED for goal in leaves):
             return None
         errors = [goal.error for goal in leaves if goal.error]
+        if not errors and any(goal.cause and goal.cause.word is CauseWord.OPERATOR for goal in leaves):
+            return "the gateway cancelled the model request"
         return errors[0] if errors else "no goal was completed"
 
 

@@ -109,6 +109,8 @@ def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrde
     if run["state"] not in OPEN:
         if order.ends_run:
             _end_run(tx, run, RunState.CANCELLED, order)
+        else:
+            hold(tx, run, order.inbox, None)  # nothing runs, but messages may be waiting since an earlier stop
         return False
     if run["turn_id"] != turn_id:
         raise TurnIsOver()
@@ -123,7 +125,7 @@ def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
     move_run(tx, run, RunState.STOPPING)
     tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=order.to_json()))
     tx.emit(Event(run["id"], EventType.STOP_REQUESTED, order.to_json(), run["turn_id"]))
-    hold(tx, run, order.inbox)
+    hold(tx, run, order.inbox, run["turn_id"])
 
 
 def _join_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:

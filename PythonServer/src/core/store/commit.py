@@ -14,6 +14,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from core.errors import ServerError
 from core.events import Event
+from core.store.database import WRITES
 from core.store.tables import events, runs, turns
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Committer:
     """Writes groups. For one thread: the writer's."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine = engine.execution_options(**{WRITES: True})
         self._insert = _EventInsert(engine)
         # Sequence numbers and open turns of the runs written lately; the store has the rest.
         self._memory: dict[str, _RunMemory] = {}

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
@@ -12,6 +12,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 
 #: Any constant that no other application on the same PostgreSQL uses for its advisory locks.
 _MIGRATION_LOCK = 0x50595356
+
+#: Execution option of an engine that writes; see ``_begin``.
+WRITES: Final = "pythonserver_writes"
 
 
 def open_database(url: str | None, data_dir: Path) -> Engine:
@@ -38,7 +41,8 @@ def _sqlite(url: str) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
+        # The writer reads before it writes; taking the write lock only then would not wait for busy_timeout.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITES) else "BEGIN")
 
     return engine
 

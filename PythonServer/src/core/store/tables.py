@@ -110,7 +110,7 @@ messages: Final = Table(
     Column("turn_id", String(40)),
     Column("created_at", Float, nullable=False),
     UniqueConstraint("run_id", "number"),
-    UniqueConstraint("session_id", "client_message_id"),
+    UniqueConstraint("run_id", "client_message_id"),
 )
 
 idempotency_keys: Final = Table(

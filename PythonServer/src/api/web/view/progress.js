@@ -4,12 +4,10 @@ import { FINAL_GOAL } from "../state.js";
 import { duration } from "../words.js";
 import { icon, setText } from "./dom.js";
 
-const BETWEEN_ESCAPES_MS = 1500;
-
 export class ProgressView {
   #nodes;
   #conversation = null;
-  #hintTimer = 0;
+  #isEndOffered = false;
   #shownIcon = "";
 
   /** `nodes` are the elements `line, icon, text, hint, word`. */
@@ -18,16 +16,17 @@ export class ProgressView {
   }
 
   update(conversation, now) {
-    this.#conversation = conversation;
-    const { line, word } = this.#nodes;
+    const { line, word, hint } = this.#nodes;
     const isStopping = conversation.isBusy && conversation.isStopping;
+    this.#isEndOffered &&= isStopping && conversation === this.#conversation && !conversation.stopper.isEnding;
+    this.#conversation = conversation;
     line.hidden = !conversation.isBusy;
     line.classList.toggle("is-stopping", isStopping);
     // Never disabled: it keeps the focus, and a further press hurries up a stop that has to be sent again.
     setText(word, isStopping ? "Stopping…" : "Stop");
-    if (!conversation.isBusy) this.#hint("");
-    else if (this.#hintTimer === 0) this.#hint(isStopping ? "" : "Esc stops, twice ends the chat");
-    this.#nodes.hint.classList.toggle("is-urgent", this.#hintTimer !== 0);
+    const offer = this.#isEndOffered ? "Esc again ends the chat" : "";
+    setText(hint, isStopping ? offer : "Esc stops, twice ends the chat");
+    hint.classList.toggle("is-urgent", this.#isEndOffered);
     this.#showIcon(isStopping ? "stopped" : "working");
     this.tick(now);
   }
@@ -38,18 +37,10 @@ export class ProgressView {
     setText(this.#nodes.text, progressText(conversation, now));
   }
 
-  /** After the first Esc: for a moment a second one ends the chat. */
-  offerEnd() {
-    clearTimeout(this.#hintTimer);
-    this.#hint("Esc again ends the chat");
-    this.#hintTimer = setTimeout(() => {
-      this.#hintTimer = 0;
-      this.#hint("");
-    }, BETWEEN_ESCAPES_MS);
-  }
-
-  #hint(text) {
-    setText(this.#nodes.hint, text);
+  /** After the first Esc: while the turn stops, a second one ends the chat. */
+  offerEnd(now) {
+    this.#isEndOffered = true;
+    this.update(this.#conversation, now);
   }
 
   #showIcon(name) {
@@ -65,6 +56,11 @@ function progressText({ turn, isStopping, stopper }, now) {
   const time = duration(now - turn.startedAt);
   const leaves = [...turn.goals.values()].filter((goal) => goal.goals.length === 0);
   if (leaves.length === 0) return `Planning · ${time}`;
-  if (leaves.length === 1) return `${leaves[0].retry ? "Retrying" : "Answering"} · ${time}`;
+  if (leaves.length === 1) return `${goalWord(leaves[0])} · ${time}`;
   return `${leaves.filter((goal) => FINAL_GOAL.has(goal.status)).length} of ${leaves.length} goals · ${time}`;
+}
+
+function goalWord(goal) {
+  if (goal.retry) return "Retrying";
+  return goal.thinking && !goal.text ? "Thinking" : "Answering";
 }

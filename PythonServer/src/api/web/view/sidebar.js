@@ -1,4 +1,4 @@
-// The list of chats: one entry a session, the newest run of it.
+// The list of chats: one entry a session, with the name of its first run and the state of its newest.
 
 import { listRuns } from "../api.js";
 import { runStateWords } from "../words.js";
@@ -19,15 +19,20 @@ export class Sidebar {
   #timer = 0;
   #shown = "";
   #onTrouble;
-  #currentRun;
+  #open = { runId: null, sessionId: null, state: null, title: null };
 
-  /** `currentRun()` is the id of the run that is open. */
-  constructor(list, more, currentRun, onTrouble) {
+  constructor(list, more, onTrouble) {
     this.#list = list;
     this.#more = more;
-    this.#currentRun = currentRun;
     this.#onTrouble = onTrouble;
     more.addEventListener("click", () => this.#load(this.#cursor));
+  }
+
+  /** What the page knows of the open run, `{runId, sessionId, state, title}`: it is newer than any list. */
+  update(open) {
+    if (JSON.stringify(open) === JSON.stringify(this.#open)) return;
+    this.#open = open;
+    this.#show();
   }
 
   /** Soon, and once for many calls. */
@@ -46,26 +51,42 @@ export class Sidebar {
       if (cursor !== null || !this.#hasLoaded) this.#cursor = page.next_cursor;
       this.#hasLoaded = true;
       this.#more.hidden = this.#cursor === null;
-      this.show();
+      this.#show();
     } catch (error) {
       this.#onTrouble(error);
     }
   }
 
   /** Draw what is known, if it differs from what is shown. */
-  show() {
-    const newestOf = new Map();
-    const runs = [...this.#runs.values()].sort((a, b) => (a.run_id < b.run_id ? 1 : -1));
-    for (const run of runs) if (!newestOf.has(run.session_id)) newestOf.set(run.session_id, run);
-    const entries = [...newestOf.values()];
-    const current = this.#runs.get(this.#currentRun())?.session_id;
-    const shown = JSON.stringify([current, entries.map((run) => [run.run_id, run.state])]);
+  #show() {
+    const entries = this.#entries();
+    const current = this.#runs.get(this.#open.runId)?.session_id ?? this.#open.sessionId;
+    const shown = JSON.stringify([current, entries.map(({ run, title }) => [run.run_id, run.state, title])]);
     if (shown === this.#shown) return; // a focused entry keeps its focus
     this.#shown = shown;
     const hadFocus = this.#list.contains(document.activeElement) ? document.activeElement.dataset.sessionId : null;
-    this.#list.replaceChildren(...entries.map((run) => entry(run, run.session_id === current)));
+    this.#list.replaceChildren(...entries.map(({ run, title }) => entry(run, title, run.session_id === current)));
     if (entries.length === 0) this.#list.append(h("li", { class: "muted none" }, "No chats yet"));
     if (hadFocus) this.#list.querySelector(`[data-session-id="${CSS.escape(hadFocus)}"]`)?.focus();
+  }
+
+  /** `{run, title}` of each session, the one with the newest run first. */
+  #entries() {
+    const entries = new Map();
+    for (const run of this.#withOpenRun().sort((a, b) => (a.run_id < b.run_id ? 1 : -1))) {
+      const newest = entries.get(run.session_id)?.run ?? run;
+      const isOpen = run.session_id === this.#open.sessionId && this.#open.title !== null;
+      entries.set(run.session_id, { run: newest, title: isOpen ? this.#open.title : chatTitle(run) });
+    }
+    return [...entries.values()];
+  }
+
+  #withOpenRun() {
+    const { runId, sessionId, state } = this.#open;
+    const known = this.#runs.get(runId);
+    if (state === null || (known === undefined && (runId === null || sessionId === null))) return [...this.#runs.values()];
+    const fresh = { run_id: runId, session_id: sessionId, metadata: {}, created_at: Date.now() };
+    return [...new Map(this.#runs).set(runId, { ...(known ?? fresh), state }).values()];
   }
 }
 
@@ -75,12 +96,12 @@ export function chatTitle(run) {
   return typeof title === "string" && title ? title : `Chat of ${when(run.created_at)}`;
 }
 
-function entry(run, isCurrent) {
+function entry(run, title, isCurrent) {
   const name = ICON[run.state] ?? "waiting";
   return h("li", {},
     h("a", { href: `#run=${encodeURIComponent(run.run_id)}`, "aria-current": isCurrent ? "true" : null,
       "data-session-id": run.session_id },
-    h("span", { class: "chat-title" }, chatTitle(run)),
+    h("span", { class: "chat-title" }, title),
     h("span", { class: "chat-state", "data-state": run.state }, icon(name), h("span", {}, runStateWords(run.state)),
       h("span", { class: "muted" }, when(run.created_at)))));
 }

@@ -1,21 +1,19 @@
-// The conversation: earlier messages, turns, messages that wait, and how the run ended.
+// The conversation: the turns of this run and of those before it, messages that wait, and how the run ended.
 
 import { causeWords } from "../words.js";
 import { h } from "./dom.js";
-import { said, TurnView } from "./turn.js";
+import { TurnView } from "./turn.js";
 
 const NEAR_END_PX = 80;
 
 export class TranscriptView {
   #turns = new Map();
-  #earlier = h("div", { class: "earlier" });
   #list = h("div", { class: "turns" });
   #waiting = h("div", { class: "waiting" });
   #end = h("div", {});
   #welcome = h("div", { class: "welcome" }, h("h2", {}, "What should be done?"),
     h("p", { class: "muted" }, "A message becomes a plan of goals that are worked on in parallel. "
       + "Stop ends all of it at once, and says what it found."));
-  #shownEarlier = null;
   #scroller;
   #onReturned;
 
@@ -23,27 +21,20 @@ export class TranscriptView {
   constructor(node, scroller, onReturned) {
     this.#scroller = scroller;
     this.#onReturned = onReturned;
-    node.append(this.#welcome, this.#earlier, this.#list, this.#waiting, this.#end);
+    node.append(this.#welcome, this.#list, this.#waiting, this.#end);
   }
 
   /** Show another conversation. */
   clear() {
     this.#turns.clear();
     this.#list.replaceChildren();
-    this.#shownEarlier = null;
   }
 
   /** `turnIds` are the turns that changed; null means any. */
   update(conversation, turnIds, now) {
     const isAtEnd = this.isAtEnd;
-    const { chat, isStopping } = conversation;
-    for (const id of this.#turns.keys()) if (!chat.turns.has(id)) this.#drop(id);
-    for (const turn of chat.turns.values()) {
-      const view = this.#turns.get(turn.id);
-      if (view === undefined) this.#add(turn, isStopping);
-      else if (turnIds === null || turnIds.has(turn.id)) view.update(turn, isStopping);
-    }
-    this.#showEarlier(conversation.earlier);
+    const { chat, past } = conversation;
+    this.#showTurns([...past.chats, chat].flatMap((each) => [...each.turns.values()]), conversation, turnIds);
     this.#showWaiting(conversation);
     this.#showEnd(chat);
     this.#welcome.hidden = conversation.runId !== null || conversation.outbox.items.length > 0;
@@ -64,22 +55,31 @@ export class TranscriptView {
     this.#scroller.scrollTop = this.#scroller.scrollHeight;
   }
 
-  #add(turn, isStopping) {
+  #showTurns(turns, { chat, isStopping }, turnIds) {
+    const ids = new Set(turns.map((turn) => turn.id));
+    for (const id of this.#turns.keys()) if (!ids.has(id)) this.#drop(id);
+    let previous = null;
+    for (const turn of turns) {
+      const known = this.#turns.get(turn.id);
+      const view = known ?? this.#add(turn, previous);
+      const isChanged = known === undefined || turnIds === null || turnIds.has(turn.id);
+      if (isChanged) view.update(turn, isStopping && chat.turns.has(turn.id));
+      previous = view;
+    }
+  }
+
+  /** Earlier turns may come later: each goes behind its `previous`. */
+  #add(turn, previous) {
     const view = new TurnView(turn);
     this.#turns.set(turn.id, view);
-    view.update(turn, isStopping);
-    this.#list.append(view.node);
+    if (previous === null) this.#list.prepend(view.node);
+    else previous.node.after(view.node);
+    return view;
   }
 
   #drop(id) {
     this.#turns.get(id).node.remove();
     this.#turns.delete(id);
-  }
-
-  #showEarlier(messages) {
-    if (this.#shownEarlier === messages) return;
-    this.#shownEarlier = messages;
-    this.#earlier.replaceChildren(...messages.map(said));
   }
 
   #showWaiting({ chat, outbox }) {

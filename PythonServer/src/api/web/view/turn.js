@@ -55,7 +55,7 @@ export class TurnView {
   #updateGoal(goal, turn, isPlan, isStopping) {
     let view = this.#goals.get(goal.id);
     if (view === undefined) {
-      if (!goal.text && !goal.error && goal.retry === null && isPlan) return; // its row in the plan says enough
+      if (!goal.text && !goal.thinking && !goal.error && goal.retry === null && isPlan) return; // its row in the plan says enough
       view = new GoalView(goal, isPlan);
       this.#goals.set(goal.id, view);
       this.#insert(view, turn);
@@ -86,6 +86,8 @@ export class TurnView {
 class GoalView {
   node;
   goalId;
+  #thoughts = h("div", { class: "thoughts" });
+  #thinking = h("details", { class: "thinking", hidden: true }, h("summary", {}, "thinking"), this.#thoughts);
   #text = h("div", { class: "text" });
   #retry = h("p", { class: "retry", hidden: true });
   #error = h("p", { class: "goal-error", hidden: true });
@@ -97,7 +99,7 @@ class GoalView {
     this.goalId = goal.id;
     const head = isPlan ? h("h4", { class: "goal-head" }, h("span", {}, goal.title), this.#state) : null;
     this.node = h("section", { class: "goal", "data-goal-id": goal.id, "aria-label": isPlan ? goal.title : null },
-      head, this.#text, this.#retry, this.#error);
+      head, this.#thinking, this.#text, this.#retry, this.#error);
   }
 
   update(goal, turn, isStopping) {
@@ -108,6 +110,8 @@ class GoalView {
       this.#state.replaceChildren(icon(name), h("span", { class: "state-word" }, word));
     }
     this.node.classList.toggle("is-live", name === "working" && isOpen(turn));
+    this.#thinking.hidden = goal.thinking === "";
+    setText(this.#thoughts, goal.thinking);
     if (this.#shownText !== goal.text) {
       this.#shownText = goal.text;
       this.#text.replaceChildren(renderMarkdown(goal.text));

@@ -87,7 +87,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("run_id", "number"),
-        sa.UniqueConstraint("session_id", "client_message_id"),
+        sa.UniqueConstraint("run_id", "client_message_id"),
     )
     op.create_table(
         "turns",
