@@ -64,6 +64,7 @@ def create_app(settings: Settings) -> OpenAPI:
         doc_prefix="/docs",
         static_folder=None,
     )
+    app.url_map.merge_slashes = False  # else /v1//runs is answered with a redirection, in HTML
     app.extensions["runtime"] = Runtime(settings)
     protect_routes(app, settings)
     register_error_handlers(app)

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from flask import Flask, Request, request
-from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
+from gunicorn.http.errors import ParseException
+from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
 from core.errors import InvalidJson, InvalidRequest
 
@@ -16,7 +17,7 @@ MAX_BODY_BYTES = 1024 * 1024
 #: How much of a body that is too large is still read, so that the connection can be used for the next request.
 MAX_DISCARDED_BYTES = 16 * MAX_BODY_BYTES
 #: Deeper than any plan that is allowed, and well above what the recursive libraries behind us can take.
-MAX_DEPTH = 200
+MAX_DEPTH = 256
 
 #: Escapes of half a character, and of NUL, which PostgreSQL takes in no text.
 _MAY_HOLD_UNFIT_TEXT = re.compile(r"\\u(0000|[dD][89a-fA-F])")
@@ -45,6 +46,8 @@ class JsonRequest(Request):
         except RequestEntityTooLarge:
             self._discard(self.content_length or MAX_DISCARDED_BYTES)
             raise
+        except ParseException as error:  # a body in chunks that are none
+            raise BadRequest from error
         # The framework cuts a body without a length at the limit, and takes a broken one for a whole one.
         if self.content_length is None:
             if len(body) >= MAX_BODY_BYTES and self.environ["wsgi.input"].read(1):

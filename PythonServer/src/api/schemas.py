@@ -24,6 +24,11 @@ NotBlank = Annotated[str, AfterValidator(_refuse_blank)]
 
 
 class _Body(BaseModel):
+    # Strict: "5000", true or "yes" where a number or a truth value is meant is a mistake, and not ours to guess at.
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Query(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -103,7 +108,7 @@ class EmptyBody(_Body):
 class RunPath(BaseModel):
     """A run in the path."""
 
-    run_id: str = Field(min_length=1, max_length=128)
+    run_id: str
 
 
 class SessionPath(BaseModel):
@@ -112,7 +117,7 @@ class SessionPath(BaseModel):
     session_id: SessionId
 
 
-class RunsQuery(_Body):
+class RunsQuery(_Query):
     """Which runs."""
 
     session_id: SessionId | None = None
@@ -121,16 +126,16 @@ class RunsQuery(_Body):
     limit: int = Field(default=50, ge=1, le=200)
 
 
-class PlanQuery(_Body):
+class PlanQuery(_Query):
     """Of which turn; by default the newest."""
 
     turn_id: str | None = Field(default=None, max_length=40)
 
 
-class EventsQuery(_Body):
+class EventsQuery(_Query):
     """Which events; by default all."""
 
-    after: int | None = Field(default=None, ge=0, description="The id of the last event that you have")
+    after: int | None = Field(default=None, ge=0, lt=10**18, description="The id of the last event that you have")
 
 
 class EventsHeaders(BaseModel):

@@ -21,20 +21,39 @@ MAX_STREAMS: Final = THREADS - 32
 _places = threading.BoundedSemaphore(MAX_STREAMS)
 
 
+class StreamPlace:
+    """One of the places for streams. Taken before anything is started that only its reader would know of."""
+
+    def __init__(self) -> None:
+        if not _places.acquire(blocking=False):
+            error = TooManyStreams()
+            error.headers["Retry-After"] = "5"
+            raise error
+        self._is_taken = True
+
+    def release(self) -> None:
+        """Give it back. Harmless if repeated."""
+        if self._is_taken:
+            self._is_taken = False
+            _places.release()
+
+
+def wants_stream() -> bool:
+    """Whether the client asks for an event stream as the answer."""
+    kinds = request.headers.get("Accept", "").lower().split(",")
+    return any(kind.partition(";")[0].strip() == "text/event-stream" for kind in kinds)
+
+
 def event_stream(
-    source: EventSource, after: int, until_parked: bool = False, on_gone: Callable[[], None] | None = None
-) -> Response:
+    source: EventSource, place: StreamPlace, after: int, until_parked: bool = False,
+    on_gone: Callable[[], None] | None = None,
+) -> Response:  # fmt: skip
     """Answer with the events of ``source`` behind ``after``.
 
     Closes after the run's terminal event; with ``until_parked`` also after ``awaiting_input``. ``on_gone`` runs if
     the client hangs up before that.
     """
-    if not _places.acquire(blocking=False):
-        source.close()
-        error = TooManyStreams()
-        error.headers["Retry-After"] = "5"
-        raise error
-    stream = _Stream(source, after, until_parked, on_gone)
+    stream = _Stream(source, place, after, until_parked, on_gone)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Response(stream, mimetype="text/event-stream", headers=headers)
 
@@ -43,9 +62,11 @@ class _Stream:
     """The body of the answer. The server calls ``close`` however the request ends."""
 
     def __init__(
-        self, source: EventSource, after: int, until_parked: bool, on_gone: Callable[[], None] | None
-    ) -> None:
+        self, source: EventSource, place: StreamPlace, after: int, until_parked: bool,
+        on_gone: Callable[[], None] | None,
+    ) -> None:  # fmt: skip
         self._source = source
+        self._place = place
         self._on_gone = on_gone
         self._is_complete = False
         self._is_closed = False
@@ -77,7 +98,7 @@ class _Stream:
         if self._watch is not None:
             self._watch.release()
         self._source.close()
-        _places.release()
+        self._place.release()
         if not self._is_complete and self._on_gone is not None:
             self._on_gone()
 

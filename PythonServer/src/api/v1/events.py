@@ -6,7 +6,7 @@ from flask_openapi import APIBlueprint, Tag
 from api.answers import EVENT_STREAM, READ_PROBLEMS
 from api.auth.jwt_middleware import current_caller
 from api.schemas import BEARER, EventsHeaders, EventsQuery, RunPath
-from api.sse import event_stream
+from api.sse import StreamPlace, event_stream
 from core.base.Main import Main
 from core.errors import InvalidRequest
 
@@ -20,7 +20,12 @@ def get_events(path: RunPath, query: EventsQuery, header: EventsHeaders) -> Resp
     after = _last_event_id(header.last_event_id or "")
     if after is None:
         after = query.after or 0
-    return event_stream(main.read_events(current_caller(), path.run_id), after)
+    place = StreamPlace()
+    try:
+        return event_stream(main.read_events(current_caller(), path.run_id), place, after)
+    except BaseException:
+        place.release()
+        raise
 
 
 def _last_event_id(given: str) -> int | None:

@@ -35,7 +35,7 @@ from api.schemas import (
     RunsQuery,
     TerminateBody,
 )
-from api.sse import event_stream
+from api.sse import StreamPlace, event_stream, wants_stream
 from core.base.Main import Main
 from core.errors import ServerError
 from core.ids import new_id
@@ -54,29 +54,32 @@ def _main() -> Main:
 @run_routes.post("/v1/runs", responses={201: created_or_streamed(), **WRITE_PROBLEMS})
 def create_run(body: CreateRunBody, header: CreateRunHeaders) -> Answer | Response:
     """Start a run. With Accept: text/event-stream the answer is the stream of its events, up to the parking."""
-    caller = current_caller()
-    session_id = body.session_id or caller.session_id or new_id("s")
-    created = _main().create_run(
-        caller,
-        NewRun(
-            input=body.input,
-            session_id=session_id,
-            interactive=body.interactive,
-            agent=body.agent,
-            planning=body.planning,
-            plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
-            deadline_ms=body.deadline_ms,
-            metadata=body.metadata,
-            idempotency_key=header.idempotency_key,
-            body_hash=hashlib.sha256(request.get_data()).hexdigest(),
-        ),
+    place = StreamPlace() if wants_stream() else None
+    try:
+        created = _main().create_run(current_caller(), _new_run(body, header))
+        return (created, 201) if place is None else _stream_turn(created, place, body.on_disconnect)
+    except BaseException:
+        if place is not None:
+            place.release()
+        raise
+
+
+def _new_run(body: CreateRunBody, header: CreateRunHeaders) -> NewRun:
+    return NewRun(
+        input=body.input,
+        session_id=body.session_id or current_caller().session_id or new_id("s"),
+        interactive=body.interactive,
+        agent=body.agent,
+        planning=body.planning,
+        plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
+        deadline_ms=body.deadline_ms,
+        metadata=body.metadata,
+        idempotency_key=header.idempotency_key,
+        body_hash=hashlib.sha256(request.get_data()).hexdigest(),
     )
-    if request.accept_mimetypes.best == "text/event-stream":
-        return _stream_turn(created, body.on_disconnect)
-    return created, 201
 
 
-def _stream_turn(created: dict[str, Any], on_disconnect: str) -> Response:
+def _stream_turn(created: dict[str, Any], place: StreamPlace, on_disconnect: str) -> Response:
     main, caller, run_id = _main(), current_caller(), created["run_id"]
 
     def stop_turn() -> None:
@@ -85,7 +88,7 @@ def _stream_turn(created: dict[str, Any], on_disconnect: str) -> Response:
 
     source = main.read_events(caller, run_id)
     on_gone = stop_turn if on_disconnect == "stop" else None
-    response = event_stream(source, 0, until_parked=True, on_gone=on_gone)
+    response = event_stream(source, place, 0, until_parked=True, on_gone=on_gone)
     response.status_code = 201
     response.headers["Location"] = f"/v1/runs/{run_id}"
     return response

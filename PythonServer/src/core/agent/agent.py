@@ -137,6 +137,8 @@ class Agent:
             raise
         except ProviderError as error:
             call.settle(Outcome.FAILED, "it failed", error.detail)
+            if reply.parts:
+                self._record_usage(request, asked, call, reply, port, is_partial=True)
             raise
         finally:
             scope.finish()
@@ -187,15 +189,26 @@ class Agent:
         is_partial: bool = False,
     ) -> None:  # fmt: skip
         """Tokens as the server counted them, else an estimate that says so; what is unknown is null, never 0."""
-        usage = reply.usage
-        data: dict[str, Any] = {"model": request.model, "partial": is_partial}
-        if usage is not None:
-            data |= {"source": "observed"}
-            data |= {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        elif call.is_sent:
-            sent = sum(len(str(message.get("content") or "")) for message in request.messages)
-            data |= {"source": "estimated", "input_tokens": max(1, sent // CHARS_A_TOKEN)}
-            data |= {"output_tokens": -(-len(reply.text) // CHARS_A_TOKEN) or None}
-        else:
-            return  # nothing left this server, so nothing was spent
+        counted = reply.usage or Usage(None, None)
+        # A count of 0 in the middle of an answer is a count not made yet.
+        data: dict[str, Any] = {
+            "model": request.model, "partial": is_partial, "source": "observed",
+            "input_tokens": counted.input_tokens or None,
+            "output_tokens": (counted.output_tokens or None) if is_partial else counted.output_tokens,
+        }  # fmt: skip
+        if is_partial or reply.usage is None:
+            if not call.is_sent:
+                return  # nothing left this server, so nothing was spent
+            for name, estimate in _estimate(request, reply).items():
+                if data[name] is None and estimate is not None:
+                    data |= {name: estimate, "source": "estimated"}
         port.emit(EventType.USAGE, data, asked.goal_id, call.id)
+
+
+def _estimate(request: ModelRequest, reply: Reply) -> dict[str, int | None]:
+    """Tokens by the length of what was sent and said; None where nothing was."""
+    sent = sum(len(str(message.get("content") or "")) for message in request.messages)
+    return {
+        "input_tokens": max(1, sent // CHARS_A_TOKEN),
+        "output_tokens": -(-len(reply.text) // CHARS_A_TOKEN) or None,
+    }
