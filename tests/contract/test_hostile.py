@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -130,3 +131,20 @@ def test_the_model_is_told_of_a_stop_though_the_turn_after_it_failed(
     told = [any("was stopped" in str(m["content"]) for m in call.messages) for call in models.calls(key=key)]
     assert told == [False, True, True]
     five_checks(run, models, key)
+
+
+@pytest.mark.slow
+def test_requests_that_stall_in_the_middle_give_their_threads_back(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    with ServerProcess(tmp_path, models.url) as process:
+        place = urlsplit(process.url)
+        body = f"POST /stopplan HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {make_token()}\r\nContent-Length: 9\r\n\r\n{{"
+        for part in (b"GET /livez HTTP/1.1\r\nHos", body.encode()):
+            with socket.create_connection((place.hostname, place.port), timeout=60) as sock:
+                sock.sendall(part)
+                answer = b""
+                while piece := sock.recv(65536):  # ends when the server closes, well before the limit of the test
+                    answer += piece
+                assert b" 500 " not in answer
+        assert process.api().post("/stopplan")["stopped"] is False

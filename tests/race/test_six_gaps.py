@@ -275,6 +275,21 @@ def test_a_stop_that_cannot_be_recorded_gives_500_with_the_receipt_and_holds(
     five_checks(run, models, key)
 
 
+def test_a_second_stop_while_nothing_can_be_recorded_gets_the_same_receipt_at_once(
+    local: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_silent(local.api(), models, key)
+    break_store(monkeypatch, local.main.writer)
+    with gate("engine.before_final_write") as finished:
+        first = run.api.post(f"{run.path}/cancel", expect=500)
+        finished.wait_reached()
+        second = run.api.post(f"{run.path}/cancel", expect=500)
+        assert (second["code"], second["receipt"]) == ("stop_not_recorded", first["receipt"])
+        monkeypatch.undo()
+    assert run.wait_parked() == "awaiting_input"
+    five_checks(run, models, key)
+
+
 # -- 4. work that is no de2generator request --------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import os
 import queue
 import signal
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 #: Seconds for open requests to end after a SIGTERM, and then for the turns to be parked and written.
 DRAIN_S = 5
 CLOSE_S = 10.0
+#: Seconds of silence in the middle of a request after which its connection is closed.
+STALL_S = 20
 LAST_WORDS_S = 1.0
 THREADS = 1100
 
@@ -58,6 +61,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
+        # Inherited by every connection: one that stalls in the middle of a request gives its thread back. Between
+        # requests no thread waits, so keep-alive is not touched.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_S, 0))
         # Only listening takes the port for good: a second server that merely binds would notice too late.
         listener.listen(2048)
     except OSError as error:

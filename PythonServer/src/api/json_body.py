@@ -48,6 +48,8 @@ class JsonRequest(Request):
             raise
         except ParseException as error:  # a body in chunks that are none
             raise BadRequest from error
+        except OSError as error:  # it stalled, or the client has gone
+            raise ClientDisconnected from error
         # The framework cuts a body without a length at the limit, and takes a broken one for a whole one.
         if self.content_length is None:
             if len(body) >= MAX_BODY_BYTES and self.environ["wsgi.input"].read(1):
