@@ -89,7 +89,14 @@ def test_the_message_its_title_and_stop_stay_from_the_click_on_while_a_run_opens
 
 def test_a_stop_between_the_servers_answer_and_the_first_events_stops_the_turn(page: Page) -> None:
     held: list[Route] = []
-    page.route("**/events", held.append)
+
+    def hold_the_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/events", hold_the_first)
     with page.expect_request("**/events"):
         send(page, COUNTING)
     expect(page.locator("#transcript .bubble")).to_have_text(COUNTING)

@@ -56,7 +56,7 @@ export class Conversation {
     return turn !== null && (turn.state === "stopping" || this.stopper.isWanted(turn.id));
   }
 
-  /** The state of the run, in the API's words, as the whole page shows it; null: there is none, or it is not known yet. */
+  /** The run's state in the API's words, for the whole page; null: there is no run, or nothing is known of it yet. */
   get state() {
     if (this.isBusy) return this.isStopping ? "stopping" : this.turn?.state ?? "queued";
     return this.chat.end?.state ?? (this.chat.seq > 0 ? "awaiting_input" : null);

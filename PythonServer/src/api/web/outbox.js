@@ -14,8 +14,8 @@ function newId() {
 /**
  * The messages of one conversation that its events do not show yet, in order; one is sent at a time.
  *
- * `conversation` has `runId`, `sessionId`, `title`, `chat`, and is told by `onAccepted(item, answer)`, `onNewRun(answer)`,
- * `onChanged()` and `onRefused(error)`.
+ * `conversation` has `runId`, `sessionId`, `title`, `chat`, and is told by `onAccepted(item, answer)`,
+ * `onNewRun(answer)`, `onChanged()` and `onRefused(error)`.
  */
 export class Outbox {
   items = [];

@@ -84,7 +84,8 @@ export class Sidebar {
   #withOpenRun() {
     const { runId, sessionId, state } = this.#open;
     const known = this.#runs.get(runId);
-    if (state === null || (known === undefined && (runId === null || sessionId === null))) return [...this.#runs.values()];
+    const isKnown = runId !== null && (known !== undefined || sessionId !== null);
+    if (state === null || !isKnown) return [...this.#runs.values()];
     const fresh = { run_id: runId, session_id: sessionId, metadata: {}, created_at: Date.now() };
     return [...new Map(this.#runs).set(runId, { ...(known ?? fresh), state }).values()];
   }

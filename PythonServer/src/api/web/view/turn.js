@@ -55,7 +55,8 @@ export class TurnView {
   #updateGoal(goal, turn, isPlan, isStopping) {
     let view = this.#goals.get(goal.id);
     if (view === undefined) {
-      if (!goal.text && !goal.thinking && !goal.error && goal.retry === null && isPlan) return; // its row in the plan says enough
+      const isSilent = !goal.text && !goal.thinking && !goal.error && goal.retry === null;
+      if (isSilent && isPlan) return; // its row in the plan says enough
       view = new GoalView(goal, isPlan);
       this.#goals.set(goal.id, view);
       this.#insert(view, turn);
