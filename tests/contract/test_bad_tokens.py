@@ -33,6 +33,7 @@ def _signed_by_hand(secret: bytes, algorithm: str = "HS256", **claims: Any) -> s
 BAD_TOKENS = {
     "expired": make_token(exp=int(time.time()) - 600),
     "not-yet-valid": make_token(nbf=int(time.time()) + 600),
+    "without-an-end": jwt.encode({"sub": "alice"}, SECRET, algorithm="HS256"),
     "foreign-signature": make_token(secret="another-secret-of-at-least-thirty-two-bytes"),
     "cut-signature": make_token()[:-4],
     "no-algorithm": f"{_part({'alg': 'none'})}.{_part({'sub': 'alice', 'exp': 9_999_999_999})}.",

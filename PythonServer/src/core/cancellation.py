@@ -80,7 +80,7 @@ class Verdict(StrEnum):
     FIRST = "first"
     #: It was being stopped already; the earlier cause stands.
     JOINED = "joined"
-    #: It had finished; nothing was changed.
+    #: It had finished, of itself or after an earlier stop (``is_stopped`` tells); nothing was changed.
     OVER = "over"
 
 
@@ -284,9 +284,10 @@ class Scope:
             woken.wait(seconds)
 
     def wait_for(self, work: Future[T], timeout: float | None = None) -> T:
-        """The result of ``work``, or :class:`Cancelled`, whichever comes first. ``TimeoutError`` after ``timeout``.
+        """The result of ``work``, or its error; ``TimeoutError`` after ``timeout``.
 
-        Never cancels ``work``: whoever started it says how it stops.
+        :class:`Cancelled` as soon as the scope is stopped, and also if the work was done by the time the stop is
+        seen: a stop is never passed over for a result. Never cancels ``work``: whoever started it says how it stops.
         """
         woken = threading.Event()
         work.add_done_callback(lambda _: woken.set())

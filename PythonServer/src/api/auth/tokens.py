@@ -75,7 +75,7 @@ class TokenVerifier:
             token,
             key=self._key.value if self._key_server is None else self._published_key(self._key_server, token),
             algorithms=list(self._key.algorithms),
-            options={"require": ["sub"], "verify_aud": self._audience is not None},
+            options={"require": ["exp", "sub"], "verify_aud": self._audience is not None},
             issuer=self._issuer,
             audience=self._audience,
             leeway=LEEWAY_S,

@@ -48,7 +48,7 @@ class Turn:
         self.calls = CallBook()
         self.plan: Plan | None = None
         self._is_plan_shown = False
-        #: The recorded end and the turn that follows at once; set when that is durable.
+        #: How it ended, as recorded; set when that is durable, or cannot become so before the server is gone.
         self.ended: Future[TurnOutcome] = Future()
         self._writer = writer
         self._resting = resting
