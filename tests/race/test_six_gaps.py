@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -235,6 +236,9 @@ def test_a_gateway_that_is_gone_does_not_keep_the_stop_from_holding(tmp_path: Pa
         answer = run.cancel(wait_ms=30_000)
         assert (answer["stopped"], answer["parked"]) == (True, True)
         assert [item["outcome"] for item in answer["receipt"] if item["kind"] == "wait"] == ["cancelled"]
+        port = urlsplit(gateway.url).port or 0
+        with ModelServer(strict=True, port=port) as back:
+            five_checks(run, back)
 
 
 def test_an_internal_error_in_cancelling_gives_500_and_the_stop_holds_all_the_same(
@@ -396,6 +400,8 @@ def test_without_a_claim_stopplan_means_the_callers_newest_turn_that_is_not_over
     assert api.post("/stopplan")["run_id"] == older.id
     older.wait_parked()
     assert api.post("/stopplan")["stopped"] is False
+    for run, number in ((older, 1), (newer, 2)):
+        five_checks(run, models, f"{key}-{number}")
 
 
 def test_a_batch_run_that_stopplan_stops_ends_as_cancelled(local: LocalServer, models: ModelServer, key: str) -> None:

@@ -1,8 +1,8 @@
 """The threads that run calls: a bound on how many run, not on how many exist.
 
 ``concurrent.futures`` does not fit: its threads are not daemons (a hung one would hold up the exit), and a thread
-that only waits, or that was abandoned after a stop, could not give its place to somebody else. Threads that came back from a wait may for a while, with nothing to do, be
-more than there are places.
+that only waits, or that was abandoned after a stop, could not give its place to somebody else. Idle threads may for a
+while be more than there are places: those that only waited held none.
 """
 
 from __future__ import annotations
