@@ -10,7 +10,7 @@ from tests.support.five_checks import TURN_ENDS, five_checks
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import start_silent
 from tests.support.race_kit import Later
-from tests.support.servers import LocalServer, gate
+from tests.support.servers import LocalServer, gate, wait_until
 
 
 def _stop(run: Run, route: str, **fields: Any) -> Any:
@@ -310,4 +310,26 @@ def test_a_stop_that_is_recorded_only_after_the_turn_has_ended_adds_nothing(
         recording.open()
         assert first.result()["stopped"] is True
     assert run.view()["last_seq"] == last
+    five_checks(run, models, key)
+
+
+def test_a_stop_that_comes_after_the_scope_has_finished_waits_for_the_first_ones_receipt(
+    local: LocalServer, models: ModelServer, key: str
+) -> None:
+    run = start_silent(local.api(), models, key)
+    turn = local.main.engine.live_turn(run.id)
+    assert turn is not None
+    with gate("turn.requests_cancelled") as before_receipt:
+        first = Later(lambda: local.api().post(f"{run.path}/cancel"))
+        before_receipt.wait_reached()
+        wait_until(lambda: turn.scope.is_finished, "the scope has finished, after the stop and before its receipt")
+        with gate("turn.scope_closed") as joining:
+            second = Later(lambda: local.api().post(f"{run.path}/cancel"))
+            joining.wait_reached()
+        # It has come back too early, or it waits where it should, beside the thread of the turn.
+        waiters = turn._reached._cond._waiters  # type: ignore[attr-defined]
+        wait_until(lambda: second.is_done or len(waiters) >= 2, "the second stop comes to rest")
+        before_receipt.open()
+    assert first.result() == second.result()
+    assert [item["outcome"] for item in first.result()["receipt"]] == ["cancelled"]
     five_checks(run, models, key)

@@ -147,8 +147,8 @@ class Turn:
     def stop(self, order: StopOrder) -> Verdict:
         """Close the scope and reach everything that runs, at once and bounded. OVER if the turn had finished.
 
-        Whoever joins waits until the first one has reached everything, so that all see the same receipt.
-        """
+        Whoever joins, also a turn that has finished because of an earlier stop, waits until the first one has
+        reached everything, so that all see the same receipt.
         self._orders.append(order)
         verdict = self.scope.cancel(order.cause)
         if order.ends_run:
@@ -163,7 +163,7 @@ class Turn:
                 set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
                 self._wait_record_first()
                 self._set_receipt()
-        elif verdict is Verdict.JOINED and not self._reached.wait(self._cancel_timeout_s * 2):
+        elif self.scope.is_stopped and not self._reached.wait(self._cancel_timeout_s * 2):
             self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
         return verdict
 
