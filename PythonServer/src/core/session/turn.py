@@ -149,6 +149,7 @@ class Turn:
 
         Whoever joins, also a turn that has finished because of an earlier stop, waits until the first one has
         reached everything, so that all see the same receipt.
+        """
         self._orders.append(order)
         verdict = self.scope.cancel(order.cause)
         if order.ends_run:
