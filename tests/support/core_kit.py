@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine as Database
 from sqlalchemy import RowMapping, select
 
+from core.agent.rounds import Rounds
 from core.cancellation import Level, Scope
 from core.engine.call_pool import CallPool
 from core.engine.embedded import Engine
@@ -21,6 +22,7 @@ from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.session.queries import events_after
 from core.session.records import NewRun, TurnStart
+from core.session.said import Said
 from core.session.starts import start_run
 from core.session.turn import Turn
 from core.store.commit import Transaction
@@ -99,7 +101,7 @@ class Turns:
         """One turn: the handed-in plan, or one goal."""
         on_started()
         spec = PlanSpec.model_validate(turn.start.spec) if turn.start.spec else PlanSpec.single(turn.start.input)
-        plan = turn.make_plan(self.pool, lambda goal: self.work(turn, goal))
+        plan = turn.make_plan(lambda goal: self.work(turn, goal))
         turn.fill_plan(spec, lambda _: None)
         self.made.append(plan)
         plan.run()
@@ -141,6 +143,16 @@ def build_plan(
         for name in dict.fromkeys(each.depends_on):
             goals[each.id].depend_on(goals[name])
     return plan, goals
+
+
+def what_was_said(*texts: str) -> list[Said]:
+    """A goal for each text, cut off behind it."""
+    said = []
+    for number, text in enumerate(texts):
+        rounds = Rounds()
+        rounds.say(text)
+        said.append(Said(f"g{number}", rounds))
+    return said
 
 
 class Started:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.agent.agent import Agent, AgentProfile, Asked
+from core.agent.agent import Agent, AgentProfile
+from core.agent.ports import Asked
 from core.call import CallBook
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.errors import ProviderUnreachable
@@ -29,8 +30,15 @@ class Port:
         if event_type is EventType.USAGE:
             self.usage.append(data)
 
-    def rest(self, scope: Scope, seconds: float) -> None:
+    workers: Any = None
+
+    def resting(self, scope: Scope) -> Any:
         raise AssertionError("nothing to wait for")
+
+    def note_call(self, *_: Any) -> None:
+        raise AssertionError("no tools")
+
+    note_output = note_result = note_call
 
 
 class Says:

@@ -68,8 +68,8 @@ def test_goals_may_depend_across_the_tree_where_nothing_waits_for_itself() -> No
 
 
 def test_a_goal_has_a_prompt_or_children_and_not_both() -> None:
-    assert "'a' needs a prompt or children" in _refusal({"id": "a"})
-    assert "'a' needs a prompt or children" in _refusal({"id": "a", "prompt": "p", "goals": [_goal("b")]})
+    assert "'a' needs a prompt, a tool or children" in _refusal({"id": "a"})
+    assert "'a' needs a prompt, a tool or children" in _refusal({"id": "a", "prompt": "p", "goals": [_goal("b")]})
 
 
 def test_a_plan_may_be_a_hundred_deep_and_no_deeper() -> None:

@@ -17,18 +17,11 @@ from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 from core.session.records import StopOrder, TurnOutcome
+from core.session.said import placeholder, said_by, turn_messages
 from core.session.starts import accept_message
-from core.session.transcript import (
-    assistant_message,
-    compose_message,
-    placeholder,
-    read_transcript,
-    request_messages,
-    results_for,
-    text_of,
-)
+from core.session.transcript import read_transcript, request_messages, results_for
 from core.session.turns import begin_turn, end_turn
-from tests.support.core_kit import ALICE, Store, build_plan, open_store
+from tests.support.core_kit import ALICE, Store, build_plan, open_store, what_was_said
 
 
 @pytest.fixture
@@ -56,12 +49,12 @@ def _done(goal: Goal, result: str | None) -> None:
 def test_the_turns_message_holds_the_texts_of_its_goals_in_plan_order_whole_or_as_far_as_they_came() -> None:
     plan, goals = _plan(_leaf("a"), {"id": "i", "goals": [_leaf("b"), _leaf("c")]}, _leaf("d"))
     _done(goals["d"], "whole")
-    goals["a"].text += ["cut ", "of"]
-    goals["c"].text.append("also cut")
-    message = assistant_message(plan, "cancelled", "user")
-    assert message == {
-        "role": "assistant", "content": "cut of\n\nalso cut\n\nwhole", "stopped": True, "cause": "user"
-    }  # fmt: skip
+    for text in ("cut ", "of"):
+        goals["a"].rounds.say(text)
+    goals["c"].rounds.say("also cut")
+    assert turn_messages(said_by(plan), "cancelled", "user") == [
+        {"role": "assistant", "content": "cut of\n\nalso cut\n\nwhole", "stopped": True, "cause": "user"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,28 +71,27 @@ def test_the_turns_message_holds_the_texts_of_its_goals_in_plan_order_whole_or_a
     ],
 )
 def test_where_nothing_was_said_a_placeholder_stands(state: str, cause: str | None, expected: dict[str, Any]) -> None:
-    assert assistant_message(None, state, cause) == {"role": "assistant", **expected}
+    assert turn_messages(said_by(None), state, cause) == [{"role": "assistant", **expected}]
     plan, _ = _plan(_leaf("a"))
-    assert assistant_message(plan, state, cause) == {"role": "assistant", **expected}
+    assert turn_messages(said_by(plan), state, cause) == [{"role": "assistant", **expected}]
 
 
 @pytest.mark.parametrize("word", list(CauseWord))
 def test_only_a_users_stop_is_told_as_the_users(word: CauseWord) -> None:
     assert ("by the user" in placeholder(word)) == (word is CauseWord.USER)
-    stopped = compose_message(["some text"], "cancelled", word)
-    (system, *_) = request_messages("", [{"role": "user", "content": "x"}, stopped], "next")
+    stopped = turn_messages(what_was_said("some text"), "cancelled", word)
+    (system, *_) = request_messages("", [{"role": "user", "content": "x"}, *stopped], "next")
     assert ("(by the user)" in system["content"]) == (word is CauseWord.USER)
 
 
 def test_a_goals_text_is_its_result_once_it_has_one() -> None:
-    _, goals = _plan(_leaf("a"), _leaf("b"))
-    goals["a"].text.append("streamed")
-    assert text_of(goals["a"]) == "streamed"
+    plan, goals = _plan(_leaf("a"), _leaf("b"))
+    goals["a"].rounds.say("streamed")
+    assert [each.text for each in said_by(plan)] == ["streamed", ""]
     _done(goals["a"], "result")
-    assert text_of(goals["a"]) == "result"
-    goals["b"].text.append("streamed")
+    goals["b"].rounds.say("streamed")
     _done(goals["b"], None)
-    assert text_of(goals["b"]) == "streamed"
+    assert [each.text for each in said_by(plan)] == ["result", "streamed"]
 
 
 # -- asking ------------------------------------------------------------------------------------------
@@ -114,7 +106,8 @@ def test_the_prompt_is_the_last_user_message_verbatim_and_instructions_come_firs
 
 
 def test_a_stop_note_is_given_once_and_only_right_after_the_stop() -> None:
-    stopped: list[dict[str, Any]] = [{"role": "user", "content": "q"}, compose_message(["half"], "cancelled", "user")]
+    said = turn_messages(what_was_said("half"), "cancelled", "user")
+    stopped: list[dict[str, Any]] = [{"role": "user", "content": "q"}, *said]
     notes = [m for m in request_messages("", stopped, "next") if "was stopped" in str(m["content"])]
     assert len(notes) == 1
     assert notes[0]["role"] == "system"
@@ -135,7 +128,7 @@ def test_whatever_was_said_roles_alternate_and_no_message_is_empty(turns: list[t
     history: list[dict[str, Any]] = []
     for question, said, state in turns:
         history.append({"role": "user", "content": question})
-        history.append(compose_message([text for text in said if text], state, "user" if state == "cancelled" else None))
+        history += turn_messages(what_was_said(*said), state, "user" if state == "cancelled" else None)
     asked = request_messages("be brief", history, "now")
     assert [message["role"] for message in asked] == ["system", *["user", "assistant"] * len(turns), "user"]
     assert all(message["content"] for message in asked if message["role"] == "assistant")
@@ -168,8 +161,8 @@ def test_the_transcript_is_each_turns_question_and_answer_over_all_runs_of_the_s
     ends = [("completed", None, "1"), ("cancelled", StopOrder(Cause(CauseWord.USER)), "2"), ("failed", None, "")]
     for number, (state, order, text) in enumerate(ends):
         store.decide(lambda tx: begin_turn(tx, run_id))
-        said = compose_message([text] if text else [], state, "user" if order else None)
-        outcome = TurnOutcome(state, [said], order, [])
+        said = turn_messages(what_was_said(text), state, "user" if order else None)
+        outcome = TurnOutcome(state, said, order, [])
         store.decide(lambda tx, s=start, o=outcome: end_turn(tx, run_id, s.turn_id, o))  # type: ignore[misc]
         following = store.decide(lambda tx, n=number: accept_message(tx, ALICE, run_id, f"q{n}", None, None)[1])  # type: ignore[misc]
         assert following is not None

@@ -14,6 +14,7 @@ from core.data_dir import lock_data_dir
 from core.errors import ConfigurationError
 from core.logs import configure_logs
 from core.settings import Settings, load_settings
+from core.store.database import open_database
 
 #: Exit code when the configuration is wrong.
 MISCONFIGURED = 2
@@ -45,6 +46,8 @@ def serve(settings: Settings) -> None:
     with contextlib.ExitStack() as at_exit:
         # The worker is a fork and shares the lock: DATA_DIR is free again when both are gone.
         at_exit.callback(lock_data_dir(settings.data_dir).release)
+        # Whatever is wrong with it is told here, in one line. The worker opens its own: connections do not survive a fork.
+        open_database(settings.database_url, settings.data_dir).dispose()
         listener = at_exit.enter_context(bind(settings.host, settings.port))
         stand_in = None
         if settings.needs_stand_in:

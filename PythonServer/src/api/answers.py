@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from core.call import CallKind, Outcome
 from core.cancellation import CauseWord
 from core.plan.goal_status import GoalStatus
+from core.plan.plan_spec import ToolSpec
 from core.session.run_state import RunState
 
 #: UTC, ISO 8601.
@@ -28,6 +29,33 @@ class InputAccepted(BaseModel):
     message_id: str
     turn_id: str | None = None
     disposition: Literal["started", "queued", "duplicate"]
+
+
+class TurnStarted(BaseModel):
+    """A new turn in the place of an earlier one."""
+
+    run_id: str
+    turn_id: str
+
+
+class Resumed(TurnStarted):
+    """It takes over the finished goals of the turn that it resumes."""
+
+    resumes: str
+
+
+class Regenerated(TurnStarted):
+    """It asks the message of the turn that it replaces again."""
+
+    replaces: str
+
+
+class RolledBack(BaseModel):
+    """rolled_back is false if that turn had been rolled back before."""
+
+    run_id: str
+    turn_id: str
+    rolled_back: bool
 
 
 # -- stops -----------------------------------------------------------------------------------
@@ -87,6 +115,15 @@ class Receipts(BaseModel):
 # -- runs ------------------------------------------------------------------------------------
 
 
+class UsageSums(BaseModel):
+    """Tokens of the turns that have ended; null where no call's number is known."""
+
+    calls: int
+    input_tokens: int | None
+    output_tokens: int | None
+    source: Literal["observed", "estimated", "mixed"]
+
+
 class RunView(BaseModel):
     """One run."""
 
@@ -102,9 +139,11 @@ class RunView(BaseModel):
 
 
 class OneRun(RunView):
-    """One run, and how far its log goes."""
+    """One run, how far its log goes, what its turns used, and its session's title."""
 
     last_seq: int
+    usage: UsageSums | None
+    title: str | None
 
 
 class RunsPage(BaseModel):
@@ -120,6 +159,8 @@ class GoalView(BaseModel):
     id: str
     title: str
     prompt: str | None
+    tool: ToolSpec | None
+    agent: str | None
     depends_on: list[str]
     goals: list["GoalView"]
     status: GoalStatus
@@ -139,12 +180,30 @@ class PlanView(BaseModel):
     note: str | None
 
 
-class TranscriptMessage(BaseModel):
-    """A message; the last three members only where they apply."""
+class CalledFunction(BaseModel):
+    """arguments is JSON text."""
 
-    role: Literal["user", "assistant"]
+    name: str
+    arguments: str
+
+
+class TranscriptToolCall(BaseModel):
+    """A tool call of the model."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class TranscriptMessage(BaseModel):
+    """A message; the members behind turn_id only where they apply. turn_id is null in what was handed in."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
-    turn_id: str
+    turn_id: str | None
+    tool_calls: list[TranscriptToolCall] | None = None
+    tool_call_id: str | None = None
+    is_error: Literal[True] | None = None
     stopped: Literal[True] | None = None
     cause: CauseWord | None = None
     failed: Literal[True] | None = None
@@ -210,7 +269,7 @@ _CODES: Final = {
     401: "unauthenticated",
     403: "insufficient_scope",
     404: "not_found",
-    409: "session_is_busy, run_is_over, turn_is_over, not_interactive",
+    409: "session_is_busy, run_is_over, turn_is_over, not_interactive, run_is_busy, turn_not_stopped",
     413: "payload_too_large",
     415: "unsupported_media_type",
     422: "invalid_request, invalid_plan, idempotency_key_reused",

@@ -53,10 +53,16 @@ class CreateRunBody(_Body):
     on_disconnect: Literal["continue", "stop"] = Field(
         default="continue", description="stop: with an event-stream answer, hanging up stops the turn"
     )
-    on_server_lost: Literal["park"] = "park"
+    on_server_lost: Literal["park", "resume"] = Field(
+        default="park", description="resume: a turn that a lost server left is taken up again by the next one"
+    )
     busy_mode: Literal["queue"] = "queue"
     deadline_ms: int | None = Field(
         default=None, ge=1, le=7 * 24 * 3600 * 1000, description="Limit of a turn"
+    )
+    messages: list[Any] | None = Field(
+        default=None,
+        description="An earlier conversation, in the form of OpenAI's or Anthropic's messages; what is broken is repaired",
     )
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -90,6 +96,17 @@ class CancelBody(_Body):
     if_turn: str | None = Field(default=None, max_length=40, description="Stop this turn only; else 409")
     wait_ms: int = Field(default=0, ge=0, le=30_000, description="Wait for the turn's end")
     inbox: Literal["keep", "return", "drop"] = "keep"
+    continue_with: NotBlank | None = Field(
+        default=None, min_length=1, description="For a batch run: the prompt with which it goes on after this turn"
+    )
+
+
+class GoBackBody(_Body):
+    """What is done with the newest turn of a parked run."""
+
+    model_config = _example()
+
+    if_turn: str | None = Field(default=None, max_length=40, description="Only if this is the newest turn; else 409")
 
 
 class TerminateBody(_Body):

@@ -8,8 +8,8 @@ from flask import Response, request
 
 from api.gunicorn_server import THREADS
 from api.hangup import hangup_watch
-from core.base.Main import EventSource
 from core.errors import TooManyStreams
+from core.session.event_source import EventSource
 from core.store.feed import StoredEvent
 
 #: A comment line is sent when nothing came for so long, so that proxies keep the stream open.

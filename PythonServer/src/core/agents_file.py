@@ -19,12 +19,14 @@ class AgentSpec(BaseModel):
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")
     instructions: str = ""
     model: str | None = Field(default=None, min_length=1)
+    #: None means every tool that is allowed.
+    tools: tuple[str, ...] | None = None
 
 
 def load_agents(path: Path | None) -> dict[str, AgentSpec]:
     """Name -> agent; ``default`` is always among them.
 
-    The file is ``{"agents": [{"name": …, "instructions": …, "model": …}]}`` or the bare list.
+    The file is ``{"agents": [{"name": …, "instructions": …, "model": …, "tools": […]}]}`` or the bare list.
     Raises ``ConfigurationError`` with one line that says where it is wrong.
     """
     agents = {DEFAULT_AGENT: AgentSpec(name=DEFAULT_AGENT)}
@@ -56,11 +58,12 @@ def _entries(path: Path) -> list[Any]:
 
 
 def _agent(entry: Any, number: int, path: Path) -> AgentSpec:
-    for not_built in ("fallback_model", "tools"):
-        if isinstance(entry, dict) and not entry.get(not_built, True):
-            entry = {key: value for key, value in entry.items() if key != not_built}
-        elif isinstance(entry, dict) and not_built in entry:
-            raise ConfigurationError(f"AGENTS_FILE {path}, agent {number}: {not_built} is not built yet; leave it out")
+    if isinstance(entry, dict) and "fallback_model" in entry:
+        if entry["fallback_model"]:
+            raise ConfigurationError(
+                f"AGENTS_FILE {path}, agent {number}: fallback_model is not built yet; leave it out"
+            )
+        entry = {key: value for key, value in entry.items() if key != "fallback_model"}
     try:
         return AgentSpec.model_validate(entry)
     except ValidationError as error:

@@ -80,6 +80,18 @@ class NotInteractive(ServerError):
     code, status, title = "not_interactive", 409, "The run is not interactive"
 
 
+class RunIsBusy(ServerError):
+    """A turn of the run is open; this is for a parked run."""
+
+    code, status, title = "run_is_busy", 409, "A turn of the run is open"
+
+
+class TurnNotStopped(ServerError):
+    """The newest turn is not one that was stopped or failed."""
+
+    code, status, title = "turn_not_stopped", 409, "The newest turn was not stopped"
+
+
 class IdempotencyConflict(ServerError):
     """The same Idempotency-Key came with another body."""
 

@@ -4,7 +4,7 @@ import importlib.util
 import ipaddress
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -19,14 +19,18 @@ CommaList = Annotated[tuple[str, ...], NoDecode]
 #: Field -> what to give, for the line that a wrong value gets.
 HINTS = {
     "port": "a whole number from 0 to 65535",
-    "llm_provider": "de2generator or openai",
+    "llm_provider": "de2generator, openai or anthropic",
     "llm": "smollm2, or unset it",
     "turn_workers": "a whole number from 1 to 1000",
     "call_threads": "a whole number from 1 to 10000",
     "cancel_timeout_ms": "a whole number of milliseconds from 1 to 60000",
-    "auto_title": "off",
+    "auto_title": "on or off",
     "log_level": "debug, info, warning or error",
 }
+#: Kind of provider -> an address as its users know it.
+_BASE_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+#: The tools that can be allowed.
+TOOLS: Final = ("shell",)
 #: Fields whose value must not be shown, not even when it is wrong.
 PRIVATE = {"database_url", "nats_url", "llm_api_key", "auth_jwt_secret", "remote_session_api_token"}
 
@@ -119,9 +123,8 @@ def load_settings() -> Settings:
         raise _wrong_value(error) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f".env cannot be read ({error}): make it a UTF-8 text file") from None
-    for check in (_check_not_built, _check_key, _check_host, _check_model, _check_database):
+    for check in (_check_not_built, _check_tools, _check_key, _check_host, _check_model, _check_database):
         check(settings)
-    assert settings.agents
     return settings
 
 
@@ -133,15 +136,20 @@ def _wrong_value(error: ValidationError) -> ConfigurationError:
 
 
 def _check_not_built(settings: Settings) -> None:
-    if settings.llm_provider == "anthropic":
-        raise ConfigurationError("LLM_PROVIDER=anthropic is not built yet: use de2generator or openai")
     if settings.nats_url is not None:
         raise ConfigurationError("NATS_URL is set, but more than one replica is not built yet: unset it")
-    if settings.tools_allowed:
-        named = ",".join(settings.tools_allowed)[:80]
-        raise ConfigurationError(f"TOOLS_ALLOWED={named!r}, but no tool is built yet: unset it")
-    if settings.auto_title:
-        raise ConfigurationError("AUTO_TITLE is on, but it is not built yet: set it to off")
+
+
+def _check_tools(settings: Settings) -> None:
+    for name in settings.tools_allowed:
+        if name not in TOOLS:
+            raise ConfigurationError(f"TOOLS_ALLOWED names {name[:80]!r}, which is no tool: give {', '.join(TOOLS)}")
+    for agent in settings.agents.values():
+        for name in agent.tools or ():
+            if name not in settings.tools_allowed:
+                raise ConfigurationError(
+                    f"AGENTS_FILE: agent {agent.name!r} uses {name[:80]!r}: add it to TOOLS_ALLOWED, or leave it out"
+                )
 
 
 def _check_key(settings: Settings) -> None:
@@ -181,9 +189,10 @@ def is_loopback(host: str) -> bool:
 def _check_model(settings: Settings) -> None:
     url = settings.llm_base_url
     if url is None:
-        if settings.llm_provider == "openai":
+        if settings.llm_provider != "de2generator":
+            example = _BASE_URLS[settings.llm_provider]
             raise ConfigurationError(
-                "LLM_PROVIDER=openai needs LLM_BASE_URL: set it, such as https://api.openai.com/v1"
+                f"LLM_PROVIDER={settings.llm_provider} needs LLM_BASE_URL: set it, such as {example}"
             )
         return
     path = _split_url("LLM_BASE_URL", url).path

@@ -42,14 +42,12 @@ class ChatRequest:
 
 def parse_chat_request(raw: bytes) -> ChatRequest:
     """Read a body. Raises ``BadRequestError`` saying what is wrong."""
-    body = _object(raw)
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-        raise BadRequestError("'messages' must be a non-empty list of objects")
+    body = read_object(raw)
+    messages = read_messages(body)
     model = str(body.get("model", ""))
     tools = [_function(tool) for tool in body.get("tools") or []]
     must_call = _forced(body.get("tool_choice"), tools)
-    asked = next((text_of(m) for m in reversed(messages) if m.get("role") == "user"), "")
+    asked = asked_of(messages)
     return ChatRequest(
         body=body,
         messages=messages,
@@ -60,7 +58,7 @@ def parse_chat_request(raw: bytes) -> ChatRequest:
         must_call=must_call,
         token=_token(body.get("metadata")),
         asked=asked,
-        script=_script(asked, model, is_forced=must_call is not None),
+        script=find_script(asked, model, is_forced=must_call is not None),
     )
 
 
@@ -72,7 +70,13 @@ def text_of(message: dict[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def asked_of(messages: list[dict[str, Any]]) -> str:
+    """Text of the last user message."""
+    return next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A body that is a JSON object, else ``BadRequestError``."""
     try:
         body = json.loads(raw)
     except ValueError:
@@ -80,6 +84,14 @@ def _object(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequestError("the body is not a JSON object")
     return body
+
+
+def read_messages(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages as they came; ``BadRequestError`` if there are none, or one is no object."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise BadRequestError("'messages' must be a non-empty list of objects")
+    return messages
 
 
 def _function(tool: Any) -> dict[str, Any]:
@@ -103,7 +115,7 @@ def _token(metadata: Any) -> str | None:
     return token
 
 
-def _script(asked: str, model: str, *, is_forced: bool) -> ScriptLine | None:
+def find_script(asked: str, model: str, *, is_forced: bool) -> ScriptLine | None:
     """The first script line that is meant for this kind of request."""
     wanted = {"any", "plan" if is_forced else "goal"}
     return next(

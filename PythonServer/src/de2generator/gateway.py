@@ -1,6 +1,7 @@
 """The gateway: takes calls, plays their scripts, cancels them by token."""
 
 import asyncio
+import functools
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -9,15 +10,15 @@ from aiohttp import web
 
 from de2generator import believable
 from de2generator.call_log import CallLog
-from de2generator.chat_request import ChatRequest, parse_chat_request
+from de2generator.chat_request import ChatRequest
+from de2generator.dialect import ANTHROPIC, OPENAI, Dialect
 from de2generator.errors import BadRequestError
 from de2generator.logged_call import CloseReason, LoggedCall
 from de2generator.openai_wire import encode, error_body
-from de2generator.replies import StreamedReply, WholeReply
+from de2generator.replies import WholeReply
 from de2generator.scene import CancelManner, Scene, Script, for_ever
 from de2generator.script_line import ScriptLine
 from de2generator.script_table import SCRIPTS, cancel_manner
-from de2generator.strict import find_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,25 @@ class Gateway:
 
     async def chat(self, request: web.BaseRequest) -> web.StreamResponse:
         """``POST /v1/chat/completions``."""
+        return await self._answer(request, OPENAI)
+
+    async def messages(self, request: web.BaseRequest) -> web.StreamResponse:
+        """``POST /v1/messages``: the Anthropic form. Its calls have no token, so they cannot be cancelled by one."""
+        if "anthropic-version" not in request.headers:
+            return bad_request("anthropic-version: the header is required", ANTHROPIC)
+        return await self._answer(request, ANTHROPIC)
+
+    async def _answer(self, request: web.BaseRequest, dialect: Dialect) -> web.StreamResponse:
         started_at = self.log.now()
         try:
-            chat = parse_chat_request(await request.read())
+            chat = dialect.parse(await request.read())
             line = (self._behaviour.plays_scripts and chat.script) or ScriptLine("")
             act = SCRIPTS[line.name] if line.name else self._behaviour.default
         except BadRequestError as error:
-            return bad_request(str(error))
+            return bad_request(str(error), dialect)
         except KeyError as error:
-            return bad_request(f"unknown script {error}; known are {', '.join(SCRIPTS)}")
-        scene = self._enter(request, chat, line, started_at)
+            return bad_request(f"unknown script {error}; known are {', '.join(SCRIPTS)}", dialect)
+        scene = self._enter(request, dialect, chat, line, started_at)
         try:
             return await self._play(scene, self._refuse if self._is_out_of_order(scene) else act)
         finally:
@@ -89,7 +99,9 @@ class Gateway:
             del self._refusals[place]
         return self.log.clear(key)
 
-    def _enter(self, request: web.BaseRequest, chat: ChatRequest, line: ScriptLine, started_at: float) -> Scene:
+    def _enter(
+        self, request: web.BaseRequest, dialect: Dialect, chat: ChatRequest, line: ScriptLine, started_at: float
+    ) -> Scene:
         call = LoggedCall(
             id=self.log.new_id(),
             token=chat.token,
@@ -104,16 +116,17 @@ class Gateway:
         )
 
         def make_whole() -> WholeReply:
-            return WholeReply(request, chat, call, self.log)
+            return dialect.whole(request, chat, call, self.log)
 
         scene = Scene(
             chat=chat,
             call=call,
-            reply=StreamedReply(request, chat, call, self.log) if chat.stream else make_whole(),
+            reply=dialect.streamed(request, chat, call, self.log) if chat.stream else make_whole(),
             line=line,
             make_whole=make_whole,
             refusals=self._refusals,
             tokens_per_second=self._behaviour.tokens_per_second,
+            find_fault=functools.partial(dialect.find_fault, chat),
             manner=cancel_manner(line),
             task=asyncio.current_task(),
         )
@@ -157,11 +170,11 @@ class Gateway:
                 del self._open[token]
 
     def _is_out_of_order(self, scene: Scene) -> bool:
-        return self._behaviour.is_strict and find_fault(scene.chat.messages) is not None
+        return self._behaviour.is_strict and scene.find_fault() is not None
 
     @staticmethod
     async def _refuse(scene: Scene) -> None:
-        await scene.reply.error(400, find_fault(scene.chat.messages) or "")
+        await scene.reply.error(400, scene.find_fault() or "")
 
     def _remember(self, token: str) -> None:
         self._cancelled[token] = None
@@ -169,9 +182,9 @@ class Gateway:
             del self._cancelled[next(iter(self._cancelled))]
 
 
-def bad_request(message: str) -> web.Response:
-    """400 in the OpenAI form."""
-    return json_answer(error_body(400, message), 400)
+def bad_request(message: str, dialect: Dialect = OPENAI) -> web.Response:
+    """400 in the form of the request."""
+    return json_answer(dialect.error_body(400, message), 400)
 
 
 def _cancellation_token(raw: bytes) -> str:

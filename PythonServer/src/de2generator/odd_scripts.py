@@ -3,7 +3,6 @@
 import asyncio
 
 from de2generator.errors import BadRequestError
-from de2generator.openai_wire import DONE, Message, Wire
 from de2generator.scene import Scene, for_ever
 
 #: What ``split`` says: characters of one to four bytes, and one picture of several code points.
@@ -19,7 +18,7 @@ async def split(scene: Scene) -> None:
     only where ``offset`` says.
     """
     line = scene.line
-    frame, ending = _said(scene, SPLIT_TEXT)
+    frame, ending = scene.reply.said(SPLIT_TEXT)
     text = frame.index(SPLIT_TEXT.encode())
     default = len(SPLIT_TEXT.partition("🙂")[0].encode()) + 2
     cut = min(max(text + line.number("offset", default), 0), len(frame))
@@ -52,16 +51,18 @@ async def html(scene: Scene) -> None:
 
 async def halfjson(scene: Scene) -> None:
     """JSON that stops in the middle; the body itself ends properly."""
+    said, _ = scene.reply.said("ha#")
+    half = said[: said.index(b"#")]
     if scene.chat.stream:
-        await scene.reply.raw(b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"ha\n\n')
+        await scene.reply.raw(half + b"\n\n")
         await scene.reply.end()
     else:
-        await scene.reply.whole(200, b'{"id":"x","choices":[{"message":{"role":"assis')
+        await scene.reply.whole(200, half)
 
 
 async def badutf8(scene: Scene) -> None:
     """Valid frames whose text holds bytes that are no UTF-8."""
-    said, ending = _said(scene, "bad # byte")
+    said, ending = scene.reply.said("bad # byte")
     await scene.reply.raw(said.replace(b"#", b"\xff\xfe\xc3") + ending, tokens=1)
     await scene.reply.end()
 
@@ -92,11 +93,3 @@ async def error(scene: Scene) -> None:
     if not 200 <= status <= 599:
         raise BadRequestError(f"script option status={status} is no HTTP status")
     await scene.reply.error(status, "the model server failed")
-
-
-def _said(scene: Scene, text: str) -> tuple[bytes, bytes]:
-    """An answer with this text: the bytes up to and with the text's frame, and the bytes that end it."""
-    wire = Wire(f"chatcmpl-{scene.call.id}", scene.chat.model)
-    if not scene.chat.stream:
-        return wire.whole(Message([text]), "stop", None), b""
-    return wire.role() + wire.delta({"content": text}), wire.finish("stop") + DONE

@@ -77,6 +77,10 @@ class Wire:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
         return b"data: " + encode(chunk) + b"\n\n"
 
+    def refusal(self, status: int, message: str) -> bytes:
+        """The error as the whole answer."""
+        return encode(error_body(status, message))
+
     def error(self, status: int, message: str) -> bytes:
         """The frame that ends a stream early."""
         return b"data: " + encode(error_body(status, message)) + b"\n\n"

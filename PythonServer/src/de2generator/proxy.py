@@ -12,6 +12,7 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
+from de2generator.anthropic_replies import WholeMessage
 from de2generator.gateway import json_answer
 from de2generator.openai_wire import DONE, Message, error_body
 from de2generator.replies import StreamedReply, WholeReply
@@ -51,6 +52,9 @@ class Upstream:
 
     async def answer(self, scene: Scene) -> None:
         """Answer one call with what the server behind says; a refusal passes with its own status."""
+        if not isinstance(scene.reply, StreamedReply | WholeReply) or isinstance(scene.reply, WholeMessage):
+            await scene.reply.error(501, "with a server behind it, the gateway passes on chat completions only")
+            return
         body = {**scene.chat.body, "stream": True, "stream_options": {"include_usage": True}}
         body.pop("metadata", None)
         try:

@@ -8,14 +8,18 @@ from aiohttp import web
 from de2generator.call_log import CallLog
 from de2generator.chat_request import ChatRequest
 from de2generator.logged_call import LoggedCall
-from de2generator.openai_wire import DONE, Message
-from de2generator.reply import Reply
+from de2generator.openai_wire import DONE, Message, Wire
+from de2generator.reply import Reply, WireForm
 
 
 class StreamedReply(Reply):
     """An answer in chunks."""
 
     _has_role = False
+    _wire: Wire
+
+    def __init__(self, request: web.BaseRequest, chat: ChatRequest, call: LoggedCall, log: CallLog) -> None:
+        super().__init__(request, chat, call, log, _wire_of(chat, call))
 
     async def text(self, piece: str) -> None:
         """One chunk."""
@@ -44,6 +48,13 @@ class StreamedReply(Reply):
         await self.raw(ending + DONE)
         await self.end()
 
+    def said(self, text: str) -> tuple[bytes, bytes]:
+        """See :meth:`de2generator.reply.Reply.said`."""
+        ending = self._wire.finish("stop")
+        if self._chat.include_usage:
+            ending += self._wire.usage(self.usage())
+        return self._wire.role() + self._wire.delta({"content": text}), ending + DONE
+
     async def relay(self, chunk: bytes, tokens: int) -> None:
         """Pass on a chunk that another server made."""
         self._has_role = True
@@ -59,8 +70,15 @@ class StreamedReply(Reply):
 class WholeReply(Reply):
     """An answer in one piece: kept back until it is finished."""
 
-    def __init__(self, request: web.BaseRequest, chat: ChatRequest, call: LoggedCall, log: CallLog) -> None:
-        super().__init__(request, chat, call, log)
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        chat: ChatRequest,
+        call: LoggedCall,
+        log: CallLog,
+        wire: WireForm | None = None,
+    ) -> None:
+        super().__init__(request, chat, call, log, wire or _wire_of(chat, call))
         self.message = Message()
         self._tokens = 0
 
@@ -89,6 +107,14 @@ class WholeReply(Reply):
         usage["total_tokens"] = usage["prompt_tokens"] + self._tokens
         await self.finish_with(self.message, reason, usage, self._tokens)
 
+    def said(self, text: str) -> tuple[bytes, bytes]:
+        """See :meth:`de2generator.reply.Reply.said`."""
+        return self._wire.whole(Message([text]), "stop", None), b""
+
     async def finish_with(self, message: Message, reason: str, usage: dict[str, Any] | None, tokens: int) -> None:
         """Answer with a message made elsewhere."""
         await self.whole(200, self._wire.whole(message, reason, usage), tokens=tokens)
+
+
+def _wire_of(chat: ChatRequest, call: LoggedCall) -> Wire:
+    return Wire(f"chatcmpl-{call.id}", chat.model, include_usage=chat.include_usage)

@@ -3,17 +3,31 @@
 import socket
 import struct
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from de2generator.call_log import CallLog
 from de2generator.chat_request import ChatRequest
 from de2generator.logged_call import CloseReason, LoggedCall
-from de2generator.openai_wire import Wire, encode, error_body, usage_of
+from de2generator.openai_wire import Message, usage_of
 
 _JSON = {"Content-Type": "application/json"}
 _EVENTS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 _CANCELLED = "the request was cancelled"
+
+
+class WireForm(Protocol):
+    """A wire form, as far as every kind of answer needs it."""
+
+    def refusal(self, status: int, message: str) -> bytes:
+        """The error as the whole answer."""
+
+    def error(self, status: int, message: str) -> bytes:
+        """The error as the last frame of a stream."""
+
+    def whole(self, message: Message, reason: str, usage: dict[str, Any] | None) -> bytes:
+        """A reply in one piece."""
 
 
 class Reply:
@@ -22,12 +36,14 @@ class Reply:
     Every write raises ``ConnectionError`` once the client has hung up.
     """
 
-    def __init__(self, request: web.BaseRequest, chat: ChatRequest, call: LoggedCall, log: CallLog) -> None:
+    def __init__(
+        self, request: web.BaseRequest, chat: ChatRequest, call: LoggedCall, log: CallLog, wire: WireForm
+    ) -> None:
         self._request = request
         self._chat = chat
         self._call = call
         self._log = log
-        self._wire = Wire(f"chatcmpl-{call.id}", chat.model, include_usage=chat.include_usage)
+        self._wire = wire
         #: The answer once its headers are written.
         self.response: web.StreamResponse | None = None
         #: How the call ended, as far as this side decides.
@@ -54,6 +70,10 @@ class Reply:
 
     async def finish(self, reason: str = "stop") -> None:
         """End the answer properly."""
+        raise NotImplementedError
+
+    def said(self, text: str) -> tuple[bytes, bytes]:
+        """A whole answer with this text: the bytes up to and with the text, and the bytes that end it."""
         raise NotImplementedError
 
     async def open(self) -> None:
@@ -100,7 +120,7 @@ class Reply:
     async def error(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         """Say what went wrong: as the whole answer, or as the last frame of a stream that has begun."""
         if self.response is None:
-            await self.whole(status, encode(error_body(status, message)), {**_JSON, **(headers or {})})
+            await self.whole(status, self._wire.refusal(status, message), {**_JSON, **(headers or {})})
         elif isinstance(self.response, web.Response) or not self._chat.stream:
             self.cut()
         else:

@@ -37,6 +37,8 @@ class Scene:
     #: How often a ``busy`` was refused, by script and key.
     refusals: Counter[tuple[str, str]]
     tokens_per_second: float
+    #: What a strict provider would refuse in the request, or None.
+    find_fault: Callable[[], str | None]
     manner: CancelManner = CancelManner.OBEY
     #: Whether ``/v1/cancel`` has ended the call.
     is_cancelled: bool = False

@@ -12,7 +12,6 @@ import asyncio
 from de2generator import believable
 from de2generator.errors import BadRequestError
 from de2generator.scene import Pace, Scene, for_ever
-from de2generator.strict import find_fault
 
 
 async def trickle(scene: Scene) -> None:
@@ -168,7 +167,7 @@ async def _go_on(scene: Scene) -> None:
 
 async def strict(scene: Scene) -> None:
     """400 unless the messages are in an order that a strict provider accepts; else a short answer."""
-    if fault := find_fault(scene.chat.messages):
+    if fault := scene.find_fault():
         await scene.reply.error(400, fault)
     elif scene.chat.must_call:
         await believable.answer(scene)

@@ -36,6 +36,7 @@ def make_server(behaviour: Behaviour, more_routes: Mapping[tuple[str, str], Hand
     log = LogRoutes(gateway)
     routes: dict[tuple[str, str], Handler] = {
         ("POST", "/v1/chat/completions"): gateway.chat,
+        ("POST", "/v1/messages"): gateway.messages,
         ("POST", "/v1/cancel"): gateway.cancel,
         ("GET", "/v1/models"): models,
         ("GET", "/log"): log.show,

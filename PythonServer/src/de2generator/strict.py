@@ -54,7 +54,7 @@ def _find_text_fault(message: dict[str, Any]) -> str | None:
     text = text_of(message)
     if not text.strip() and not message.get("tool_calls"):
         return f"an empty {message.get('role')} message"
-    return _find_unicode_fault(text)
+    return find_unicode_fault(text)
 
 
 def _find_round_fault(calls: list[dict[str, Any]], results: list[dict[str, Any]]) -> str | None:
@@ -69,7 +69,7 @@ def _find_round_fault(calls: list[dict[str, Any]], results: list[dict[str, Any]]
     if len(given) != len(wanted):
         return f"more than one result for a tool call: {given}"
     faults = [_find_arguments_fault(call) for call in calls]
-    faults += [_find_unicode_fault(text_of(result)) for result in results]
+    faults += [find_unicode_fault(text_of(result)) for result in results]
     return next((fault for fault in faults if fault), None)
 
 
@@ -82,7 +82,8 @@ def _find_arguments_fault(call: dict[str, Any]) -> str | None:
     return None if is_object else f"the arguments of {call.get('id')} are not a JSON object: {arguments!r}"
 
 
-def _find_unicode_fault(text: str) -> str | None:
+def find_unicode_fault(text: str) -> str | None:
+    """What is wrong with the text's characters, or None."""
     try:
         text.encode()
     except UnicodeEncodeError:

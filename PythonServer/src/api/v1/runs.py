@@ -18,6 +18,9 @@ from api.answers import (
     OneRun,
     PlanView,
     Receipts,
+    Regenerated,
+    Resumed,
+    RolledBack,
     RunsPage,
     StopAnswerBody,
     Transcript,
@@ -29,6 +32,7 @@ from api.schemas import (
     CancelBody,
     CreateRunBody,
     CreateRunHeaders,
+    GoBackBody,
     InputBody,
     PlanQuery,
     RunPath,
@@ -37,9 +41,12 @@ from api.schemas import (
 )
 from api.sse import StreamPlace, event_stream, wants_stream
 from core.base.Main import Main
+from core.cancellation import Cause, CauseWord
 from core.errors import ServerError
 from core.ids import new_id
-from core.session.records import NewRun
+from core.session.foreign import read_history
+from core.session.records import NewRun, StopOrder
+from core.session.repair import repair
 
 run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], abp_security=BEARER)
 
@@ -73,10 +80,19 @@ def _new_run(body: CreateRunBody, header: CreateRunHeaders) -> NewRun:
         planning=body.planning,
         plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
         deadline_ms=body.deadline_ms,
+        on_server_lost=body.on_server_lost,
+        history=_history(body.messages),
         metadata=body.metadata,
         idempotency_key=header.idempotency_key,
         body_hash=hashlib.sha256(request.get_data()).hexdigest(),
     )
+
+
+def _history(handed_in: list[Any] | None) -> dict[str, Any] | None:
+    if not handed_in:
+        return None
+    messages, system = read_history(handed_in)
+    return {"system": system, "messages": repair(messages)}
 
 
 def _stream_turn(created: dict[str, Any], place: StreamPlace, on_disconnect: str) -> Response:
@@ -118,16 +134,32 @@ def post_input(path: RunPath, body: InputBody) -> Answer:
 @run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody, **STOP_PROBLEMS})
 def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
     """Stop the current turn; what was said stays, and the run parks."""
-    answer = _main().cancel_run(
-        current_caller(), path.run_id, body.reason, body.if_turn, body.wait_ms, body.inbox
-    )
-    return answer.to_json()
+    order = StopOrder(Cause(CauseWord.USER, body.reason), inbox=body.inbox, continue_with=body.continue_with)
+    return _main().cancel_run(current_caller(), path.run_id, order, body.if_turn, body.wait_ms).to_json()
 
 
 @run_routes.post("/v1/runs/<run_id>/terminate", responses={200: StopAnswerBody, **STOP_PROBLEMS})
 def terminate_run(path: RunPath, body: TerminateBody) -> dict[str, Any]:
     """End the run, and the turn with it. Repeating it is harmless."""
     return _main().terminate_run(current_caller(), path.run_id, body.reason, body.wait_ms).to_json()
+
+
+@run_routes.post("/v1/runs/<run_id>/resume", responses={202: Resumed, **WRITE_PROBLEMS})
+def resume_run(path: RunPath, body: GoBackBody) -> Answer:
+    """Take the newest turn up again where it was stopped or failed: finished goals are kept, the others made anew."""
+    return _main().resume(current_caller(), path.run_id, body.if_turn), 202
+
+
+@run_routes.post("/v1/runs/<run_id>/regenerate", responses={202: Regenerated, **WRITE_PROBLEMS})
+def regenerate_run(path: RunPath, body: GoBackBody) -> Answer:
+    """Ask the message of the newest turn again, in its place, however it ended."""
+    return _main().regenerate(current_caller(), path.run_id, body.if_turn), 202
+
+
+@run_routes.post("/v1/runs/<run_id>/rollback", responses={200: RolledBack, **WRITE_PROBLEMS})
+def roll_back_run(path: RunPath, body: GoBackBody) -> dict[str, Any]:
+    """Take the newest turn, which was stopped or failed, out of the transcript. It stays in the events."""
+    return _main().roll_back(current_caller(), path.run_id, body.if_turn)
 
 
 @run_routes.get("/v1/runs/<run_id>/plan", responses={200: PlanView, **READ_PROBLEMS})

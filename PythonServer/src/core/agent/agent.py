@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from core.agent.ports import Asked, TurnPort
 from core.agent.request_registry import RequestRegistry
-from core.call import Call, CallBook, CallKind, Outcome
-from core.cancellation import Cancelled, GoalCancelledException, Level, Scope
+from core.call import Call, CallKind, Outcome
+from core.cancellation import Cancelled, GoalCancelledException, Level
 from core.errors import ProviderError
 from core.events import EventType
 from core.gates import pause_at
@@ -18,33 +19,10 @@ from core.provider.abortable import AbortableSocket
 from core.provider.backoff import RetryPolicy, retry_after_of
 from core.provider.model_call import ModelCall
 from core.provider.provider import Finish, ModelRequest, Provider, Reasoning, Text, ToolCall, Usage
+from core.tool.tool import Tool
 
 #: Characters a token, for an estimate where the server did not count.
 CHARS_A_TOKEN: Final = 4
-
-
-class TurnPort(Protocol):
-    """What an agent needs of the turn that it works for."""
-
-    calls: CallBook
-
-    def emit(
-        self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
-    ) -> None:
-        """Append an event to the turn."""
-
-    def rest(self, scope: Scope, seconds: float) -> None:
-        """Wait on the scope, without holding a place among the running calls."""
-
-
-@dataclass(slots=True)
-class Asked:
-    """Who asks: a goal (or the plan in the making), its scope, and where its text goes."""
-
-    owner: object
-    goal_id: str | None
-    scope: Scope
-    on_text: Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -68,6 +46,8 @@ class AgentProfile:
     name: str
     instructions: str
     model: str
+    #: By name, in the order in which they are offered.
+    tools: Mapping[str, Tool] = field(default_factory=dict)
 
 
 class Agent:
@@ -81,6 +61,11 @@ class Agent:
         self._cancel_timeout_s = cancel_timeout_s
         self._retries = retries or RetryPolicy()
         self._registry = RequestRegistry()
+
+    @property
+    def name(self) -> str:
+        """As the deployment calls it."""
+        return self.profile.name
 
     # -- the documented surface -----------------------------------------------------------
 
@@ -175,7 +160,8 @@ class Agent:
         }  # fmt: skip
         try:
             port.emit(EventType.RETRY, data, asked.goal_id, wait.id)
-            port.rest(scope, seconds)
+            with port.resting(scope):
+                scope.sleep(seconds)
             wait.settle(Outcome.ALREADY_DONE, "it was over")
         except Cancelled:
             wait.settle(Outcome.CANCELLED, "woken")

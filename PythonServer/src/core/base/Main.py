@@ -9,40 +9,37 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from core.agent.agent import Agent, AgentProfile
+from core.agent.make_agents import agents_of, provider_of
 from core.cancellation import Cause, CauseWord
 from core.engine.call_pool import CallPool
 from core.engine.embedded import Engine, StopAnswer
 from core.engine.recovery import settle_lost_turns
-from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError
+from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError, StoreError
 from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
-from core.provider.make_provider import make_provider
-from core.provider.provider import Provider
-from core.session import queries
+from core.session import going_back, queries
 from core.session.access import Caller, find_run
+from core.session.earlier import read_title
+from core.session.event_source import EventSource
 from core.session.records import NewRun, StopOrder
+from core.session.replay import Replay
+from core.session.run_state import TERMINAL
 from core.session.starts import accept_message, start_run
 from core.session.transcript import read_transcript
 from core.settings import Settings
 from core.store.database import open_database
-from core.store.feed import FeedHub, Reader, StoredEvent
+from core.store.feed import FeedHub
 from core.store.tables import runs, sessions
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
-#: What an agent is told that was given no instructions.
-DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Answer the user's request directly."
-
 #: Seconds that a shutdown waits for its turns before it ends the streams. A stop is bounded by 1.8 s.
 PARK_S = 3.0
-
-#: Events read from the store at once when a reader catches up.
-PAGE = 500
-
 
 #: The servers of this process, oldest first: one, but in tests.
 _servers: Final[list[Main]] = []
@@ -55,13 +52,14 @@ class Main:
         self.settings = settings
         self.database = open_database(settings.database_url, settings.data_dir)
         self.hub = FeedHub()
+        self._replay = Replay(self.reading)
         self.writer = Writer(self.database, self.hub)
         following = settle_lost_turns(self.writer)
         cancel_timeout_s = settings.cancel_timeout_ms / 1000
-        self._provider = _make_provider(settings)
-        self.agents = _make_agents(settings, self._provider, cancel_timeout_s)
+        self._provider = provider_of(settings)
+        self.agents = agents_of(settings, self._provider)
         pool = CallPool(settings.call_threads)
-        skillset = ChatBot2(self.agents, pool, self.database)
+        skillset = ChatBot2(self.agents, self.database, settings.auto_title)
         self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
         for start in following:
             self.engine.launch(start)
@@ -74,7 +72,8 @@ class Main:
         if new.agent not in self.agents:
             raise InvalidRequest(f"there is no agent {new.agent!r}", errors=[{"field": "agent", "message": "unknown"}])
         if new.plan is not None:
-            check_plan(PlanSpec.model_validate(new.plan), agents=set(self.agents))
+            tools = {name: agent.profile.tools for name, agent in self.agents.items()}
+            check_plan(PlanSpec.model_validate(new.plan), agents=tools, agent=new.agent)
         return self.engine.accept(lambda tx: start_run(tx, caller, new))
 
     def post_input(
@@ -85,13 +84,24 @@ class Main:
             lambda tx: accept_message(tx, caller, run_id, text, if_turn, client_message_id)
         )
 
+    def roll_back(self, caller: Caller, run_id: str, if_turn: str | None) -> dict[str, Any]:
+        """Take the newest turn, which was stopped or failed, out of the transcript."""
+        return self.engine.accept(lambda tx: (going_back.roll_back(tx, caller, run_id, if_turn), None))
+
+    def regenerate(self, caller: Caller, run_id: str, if_turn: str | None) -> dict[str, Any]:
+        """Ask the newest turn's message again, in its place."""
+        return self.engine.accept(lambda tx: going_back.regenerate(tx, caller, run_id, if_turn))
+
+    def resume(self, caller: Caller, run_id: str, if_turn: str | None) -> dict[str, Any]:
+        """Take up the newest turn, which was stopped or failed, where it was stopped."""
+        return self.engine.accept(lambda tx: going_back.resume(tx, caller, run_id, if_turn))
+
     # -- stopping --------------------------------------------------------------------------------
 
     def cancel_run(
-        self, caller: Caller, run_id: str, reason: str | None, if_turn: str | None, wait_ms: int, inbox: str
+        self, caller: Caller, run_id: str, order: StopOrder, if_turn: str | None, wait_ms: int
     ) -> StopAnswer:
-        """Stop the current turn; the run parks."""
-        order = StopOrder(Cause(CauseWord.USER, reason), inbox=inbox)
+        """Stop the current turn; the run parks, or goes on with ``order.continue_with``."""
         return self.engine.stop(self._find(caller, run_id), order, if_turn, wait_ms / 1000)
 
     def terminate_run(self, caller: Caller, run_id: str, reason: str | None, wait_ms: int) -> StopAnswer:
@@ -148,9 +158,13 @@ class Main:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection to read what is committed."""
-        with self.database.connect() as connection:
-            yield connection
+        """A connection to read what is committed. :class:`StoreError` if the store cannot be read now."""
+        try:
+            with self.database.connect() as connection:
+                yield connection
+        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+            log.error("could not read the store: %s", type(error).__name__)
+            raise StoreError("The server could not read its store; try again") from error
 
     def _find(self, caller: Caller, run_id: str) -> Any:
         with self.reading() as connection:
@@ -167,7 +181,12 @@ class Main:
         """One run."""
         with self.reading() as connection:
             run = find_run(connection, caller, run_id)
-            return {**queries.run_view(run), "last_seq": queries.last_seq(connection, run_id)}
+            return {
+                **queries.run_view(run),
+                "last_seq": queries.last_seq(connection, run_id),
+                "usage": queries.run_usage(connection, run_id),
+                "title": read_title(connection, run["session_id"]),
+            }
 
     def get_plan(self, caller: Caller, run_id: str, turn_id: str | None) -> dict[str, Any]:
         """The plan of a turn, by default of the newest."""
@@ -193,8 +212,8 @@ class Main:
 
     def read_events(self, caller: Caller, run_id: str) -> EventSource:
         """The run's events, to be read from any point on; checks the owner now."""
-        self._find(caller, run_id)
-        return EventSource(self, run_id)
+        run = self._find(caller, run_id)
+        return EventSource(self.hub, self._replay, run_id, run["state"] in TERMINAL)
 
     # -- how it is doing -----------------------------------------------------------------------------
 
@@ -236,51 +255,6 @@ class Main:
             _servers.remove(self)
 
 
-class EventSource:
-    """One reader's way through a run's log: the committed past, then what comes."""
-
-    def __init__(self, main: Main, run_id: str) -> None:
-        self._main = main
-        self._run_id = run_id
-        # Joined before the past is read, so that nothing falls in between.
-        self.reader: Reader = main.hub.join(run_id)
-
-    def batches(self, after: int, heartbeat_s: float) -> Iterator[list[StoredEvent] | None]:
-        """Batches of events behind ``after``; [] when nothing came for ``heartbeat_s``; None: fell behind, resync.
-
-        Ends after the run's terminal event, at once if that is not behind ``after``; or when the reader is ended.
-        """
-        is_over = self._is_over()  # asked before the past is read, which then holds the terminal event
-        for batch in self._past(after):
-            after = batch[-1].seq
-            yield batch
-            if batch[-1].ends_run:
-                return
-        while not (is_over or self.reader.is_ended):
-            news = self.reader.read(after, heartbeat_s)
-            yield news
-            if news is None or (news and news[-1].ends_run):
-                return
-            after = news[-1].seq if news else after
-
-    def _is_over(self) -> bool:
-        with self._main.reading() as connection:
-            return queries.is_over(connection, self._run_id)
-
-    def _past(self, after: int) -> Iterator[list[StoredEvent]]:
-        while True:
-            with self._main.reading() as connection:
-                batch = queries.events_after(connection, self._run_id, after, PAGE)
-            if not batch:
-                return
-            after = batch[-1].seq
-            yield batch
-
-    def close(self) -> None:
-        """Leave. Harmless if repeated."""
-        self.reader.close()
-
-
 # -- the documented surface ------------------------------------------------------------------
 
 
@@ -317,20 +291,3 @@ def post_stopplan_data(
 
 def _stop_global_plan() -> StopAnswer | None:
     return _servers[-1].stop_newest() if _servers else None
-
-
-def _make_provider(settings: Settings) -> Provider:
-    assert settings.llm_base_url is not None
-    key = settings.llm_api_key.get_secret_value() if settings.llm_api_key is not None else None
-    return make_provider(settings.llm_provider, settings.llm_base_url, key)
-
-
-def _make_agents(settings: Settings, provider: Provider, cancel_timeout_s: float) -> dict[str, Agent]:
-    return {
-        name: Agent(
-            AgentProfile(name, spec.instructions or DEFAULT_INSTRUCTIONS, spec.model or settings.llm_model),
-            provider,
-            cancel_timeout_s,
-        )
-        for name, spec in settings.agents.items()
-    }

@@ -18,7 +18,6 @@ from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
 from core.clock import alarm_clock
 from core.engine.call_pool import CallPool
 from core.errors import (
-    NotInteractive,
     RunIsOver,
     ServerError,
     ShuttingDown,
@@ -30,7 +29,7 @@ from core.gates import pause_at
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turn import Turn
-from core.session.turns import begin_turn, end_turn, read_run, request_stop
+from core.session.turns import begin_turn, check_stop, end_turn, read_run, request_stop
 from core.store.commit import Transaction
 from core.store.writer import Writer
 
@@ -125,7 +124,7 @@ class Engine:
     def launch(self, start: TurnStart) -> None:
         """Run an accepted turn as soon as a start is free."""
         run_scope = self.scope.open(Level.RUN, start.run_id)
-        turn = Turn(start, run_scope, self._writer, self.pool.resting, self._cancel_timeout_s)
+        turn = Turn(start, run_scope, self._writer, self.pool, self._cancel_timeout_s)
         with self._lock:
             self._live[start.run_id] = turn
             self._starts.append(turn)
@@ -197,9 +196,13 @@ class Engine:
             if self._live.get(turn.start.run_id) is turn:
                 del self._live[turn.start.run_id]
             self._all_parked.notify_all()
-        if following is not None:
+        if following is not None and not self._is_for_the_next_server(following):
             self.launch(following)
         turn.ended.set_result(recorded)
+
+    def _is_for_the_next_server(self, start: TurnStart) -> bool:
+        """A shutdown put it off: it stays queued, and the next start launches it."""
+        return self.is_closing and start.options.get("on_server_lost") == "resume"
 
     def _record_end(self, turn: Turn, outcome: TurnOutcome) -> tuple[TurnOutcome, TurnStart | None]:
         start = turn.start
@@ -235,8 +238,7 @@ class Engine:
         turn_id = turn.start.turn_id if turn is not None else run["turn_id"]
         if if_turn is not None and if_turn != turn_id:
             raise TurnIsOver()
-        if not run["interactive"] and not order.ends_run:
-            raise NotInteractive("terminate the run, or stop it by /stopplan")
+        check_stop(run, order)
         if turn is not None:
             return self._stop_live(turn, order, wait_s)
         try:
@@ -261,11 +263,15 @@ class Engine:
     def _stop_live(self, turn: Turn, order: StopOrder, wait_s: float = 0.0) -> StopAnswer:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         pause_at("engine.before_stop")
-        if turn.stop(order) is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
+        verdict = turn.stop(order)
+        if verdict is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
             self._wait_end(turn)
             return self._answer_too_late(run_id, turn_id, order, wait_s)
         pause_at("engine.before_stop_is_recorded")
         self._wait_recorded(turn, order)
+        if order.continue_with is not None and verdict is not Verdict.FIRST:
+            # Joined: what it goes on with is queued by itself, or refused if the turn has ended meanwhile.
+            self.decide(lambda tx: request_stop(tx, run_id, turn_id, order))
         return self._answer(turn, wait_s)
 
     def _wait_end(self, turn: Turn) -> None:
@@ -282,6 +288,8 @@ class Engine:
                 return self.stop(run, order, None, wait_s)
             except RunIsOver:
                 run = self._read_row(run_id)
+        if order.continue_with is not None:  # nobody goes on with it
+            raise RunIsOver() if run["state"] in TERMINAL else TurnIsOver()
         return StopAnswer(run_id, turn_id, False, run["state"], [])
 
     def _answer(self, turn: Turn, wait_s: float) -> StopAnswer:

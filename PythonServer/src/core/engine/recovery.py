@@ -1,4 +1,4 @@
-"""Settling what a crash left: before the server serves, every turn that was open is parked or ended."""
+"""Settling what a crash left: before the server serves, every turn that was open is parked, ended, or taken up again."""
 
 import json
 import logging
@@ -7,20 +7,25 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
+from core.agent.rounds import Rounds
 from core.cancellation import Cause, CauseWord
 from core.events import Event, EventType
 from core.session.queries import read_plan
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.run_state import OPEN
-from core.session.transcript import compose_message
-from core.session.turns import end_turn
+from core.session.run_state import OPEN, RunState
+from core.session.said import Said, close_calls, turn_messages
+from core.session.turns import end_turn, read_turn, start_of
+from core.session.usage import UsageSum
 from core.store.commit import Transaction
-from core.store.tables import events, runs, turns
+from core.store.tables import events, runs
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
 _LOST = StopOrder(Cause(CauseWord.SERVER_LOST, "the server ended while the turn was running"))
+
+#: What of a turn's log its transcript and its sums are made of.
+_KINDS = (EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.USAGE)
 
 
 def settle_lost_turns(writer: Writer) -> list[TurnStart]:
@@ -38,17 +43,22 @@ def _open_runs(tx: Transaction) -> list[str]:
 
 def _settle(tx: Transaction, run_id: str) -> TurnStart | None:
     run = tx.connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one()
-    turn = tx.connection.execute(select(turns).where(turns.c.id == run["turn_id"])).mappings().one()
+    turn = read_turn(tx, run["turn_id"])
+    if run["state"] == RunState.QUEUED and run["options"].get("on_server_lost") == "resume":
+        return start_of(run, turn)  # nothing of it had begun
     order = StopOrder.from_json(turn["stop"]) if turn["stop"] else _LOST
     plan = read_plan(tx.connection, turn)
     cancelled = _cancel_goals(tx, turn, plan["goals"], order)
-    said = _said(tx.connection, turn, plan["goals"])
+    said, usage = _read_log(tx.connection, turn, plan["goals"])
+    closing = close_calls(said, run_id, turn["id"], order.cause.word)
     outcome = TurnOutcome(
         "cancelled",
-        [compose_message(said, "cancelled", order.cause.word)],
+        turn_messages(said, "cancelled", order.cause.word),
         order=order,
-        receipt=cancelled,
+        receipt=[*map(_lost_tool, closing), *cancelled],
         plan=plan if plan["goals"] else None,
+        closing=closing,
+        usage=usage.draw(),
     )
     return end_turn(tx, run_id, turn["id"], outcome)[1]
 
@@ -68,28 +78,50 @@ def _cancel_goals(
         data = {"status": "CANCELLED", "cause": order.cause.word}
         goal |= data
         tx.emit(Event(turn["run_id"], EventType.GOAL_STATUS, data, turn["id"], goal["id"]))
-        items.append(
-            {
-                "kind": "goal", "id": goal["id"], "goal_id": goal["id"], "outcome": outcome,
-                "how": "the server that ran it is gone", "took_ms": None,
-            }
-        )  # fmt: skip
+        items.append(_lost_item("goal", goal["id"], goal["id"], outcome))
     return items
 
 
-def _said(connection: Connection, turn: RowMapping, goals: list[dict[str, Any]]) -> list[str]:
-    """What each goal said, in plan order, from the log."""
-    query = select(events.c.goal_id, events.c.data).where(
-        events.c.run_id == turn["run_id"], events.c.turn_id == turn["id"], events.c.type == EventType.TEXT
+def _lost_tool(closing: Event) -> dict[str, Any]:
+    return _lost_item("tool", str(closing.call_id), closing.goal_id, "cancelled")
+
+
+def _lost_item(kind: str, item_id: str, goal_id: str | None, outcome: str) -> dict[str, Any]:
+    return {
+        "kind": kind, "id": item_id, "goal_id": goal_id, "outcome": outcome,
+        "how": "the server that ran it is gone", "took_ms": None,
+    }  # fmt: skip
+
+
+def _read_log(
+    connection: Connection, turn: RowMapping, goals: list[dict[str, Any]]
+) -> tuple[list[Said], UsageSum]:
+    """What each leaf said and did, in plan order, and what the turn's calls used."""
+    query = select(events.c.type, events.c.goal_id, events.c.call_id, events.c.data).where(
+        events.c.run_id == turn["run_id"], events.c.turn_id == turn["id"], events.c.type.in_(_KINDS)
     )
-    texts: dict[str, list[str]] = {}
+    rounds: dict[str, Rounds] = {}
+    usage = UsageSum()
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
-        texts.setdefault(row["goal_id"], []).append(json.loads(row["data"])["text"])
-    said = []
+        data = json.loads(row["data"])
+        if row["type"] == EventType.USAGE:
+            usage.add(data)
+        else:
+            rounds.setdefault(row["goal_id"], Rounds()).take(row["type"], row["call_id"], data)
+    return [_said_of(goal, rounds) for goal in _leaves(goals)], usage
+
+
+def _leaves(goals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    leaves = []
     waiting = list(reversed(goals))
     while waiting:
         goal = waiting.pop()
         waiting.extend(reversed(goal["goals"]))
-        if text := "".join(texts.get(goal["id"], ())):
-            said.append(text)
-    return said
+        if not goal["goals"]:
+            leaves.append(goal)
+    return leaves
+
+
+def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:
+    result = goal["result"] if goal["status"] == "COMPLETED" else None
+    return Said(goal["id"], rounds.get(goal["id"]) or Rounds(), result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from core.agent.rounds import Rounds
 from core.cancellation import Cause, CauseWord, Level, Scope
 from core.gates import pause_at
 from core.plan.goal_status import FINAL, MOVES, GoalStatus
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 class GoalAgent(Protocol):
     """Who works on a goal; see :class:`core.agent.agent.Agent`."""
+
+    @property
+    def name(self) -> str:
+        """As the deployment calls it."""
 
     def cancel_llm_request(self, owner: object | None = None, timeout_s: float | None = None) -> None:
         """Ask the gateway to cancel the model requests of this goal."""
@@ -29,17 +34,19 @@ class Goal:
     __slots__ = (
         "_cancelled_by", "_cancelled_children", "_failed_children", "_open_children", "agent", "blockers", "cause",
         "children", "dependents", "depends_on", "ended_at", "error", "id", "parent", "plan", "prompt", "result",
-        "scope", "started_at", "status", "text", "title", "worker",
+        "rounds", "scope", "started_at", "status", "title", "tool", "worker",
     )  # fmt: skip
 
     def __init__(
         self, plan: Plan, goal_id: str, title: str, prompt: str | None = None,
-        parent: Goal | None = None, agent: GoalAgent | None = None,
+        parent: Goal | None = None, agent: GoalAgent | None = None, tool: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.id = goal_id
         self.title = title
         self.prompt = prompt
+        #: ``{name, arguments}`` of the tool that is the whole work of this goal, or None.
+        self.tool = tool
         self.agent = agent
         self.parent = parent
         self.children: list[Goal] = []
@@ -50,8 +57,8 @@ class Goal:
         self.scope: Scope | None = None
         #: What keeps the goal from starting: its unfinished dependencies, and its parent until that is open.
         self.blockers = 1
-        #: The text streamed so far; kept whatever becomes of the goal.
-        self.text: list[str] = []
+        #: What was said and done so far; kept whatever becomes of the goal.
+        self.rounds = Rounds()
         self.result: str | None = None
         self.cause: Cause | None = None
         self.error: str | None = None

@@ -139,6 +139,8 @@ def describe(goal: Goal) -> dict[str, Any]:
         "id": goal.id,
         "title": goal.title,
         "prompt": goal.prompt,
+        "tool": goal.tool,
+        "agent": goal.agent.name if goal.agent is not None else None,
         "depends_on": [other.id for other in goal.depends_on],
         "goals": [],
         "status": goal.status,

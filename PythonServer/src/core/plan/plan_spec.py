@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final
 
@@ -15,8 +16,17 @@ MAX_DEPTH: Final = 100
 GoalId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:\-]+$")]
 
 
+class ToolSpec(BaseModel):
+    """A tool that is run as it is, without a model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=64)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
 class GoalSpec(BaseModel):
-    """A goal to be: it has a prompt, or children."""
+    """A goal to be: it has a prompt, a tool, or children."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -25,6 +35,7 @@ class GoalSpec(BaseModel):
     prompt: str | None = Field(default=None, min_length=1)
     depends_on: list[GoalId] = Field(default_factory=list)
     agent: str | None = None
+    tool: ToolSpec | None = None
     goals: list[GoalSpec] = Field(default_factory=list)
 
 
@@ -42,8 +53,17 @@ class PlanSpec(BaseModel):
         return PlanSpec(goals=[GoalSpec.model_construct(id="answer", title=title, prompt=prompt)])
 
 
-def check_plan(spec: PlanSpec, max_goals: int | None = None, agents: set[str] | None = None) -> int:
-    """The number of goals, or :class:`InvalidPlan` saying what to mend and where."""
+#: Agent -> the tools that it may call.
+ToolsOf = Mapping[str, Collection[str]]
+
+
+def check_plan(
+    spec: PlanSpec, max_goals: int | None = None, agents: ToolsOf | None = None, agent: str = "default"
+) -> int:
+    """The number of goals, or :class:`InvalidPlan` saying what to mend and where.
+
+    ``agents`` are those there are, ``agent`` the one that works on the goals that name none.
+    """
     goals: dict[str, GoalSpec] = {}
     parents: dict[str, str] = {}
     waiting = [(goal, 1, "") for goal in spec.goals]
@@ -53,7 +73,7 @@ def check_plan(spec: PlanSpec, max_goals: int | None = None, agents: set[str] | 
             raise InvalidPlan(f"two goals have the id {goal.id!r}", field="plan.goals")
         if depth > MAX_DEPTH:
             raise InvalidPlan(f"the plan is nested more than {MAX_DEPTH} deep", field="plan.goals")
-        _check_goal(goal, agents)
+        _check_goal(goal, agents, agent)
         goals[goal.id], parents[goal.id] = goal, parent
         waiting.extend((child, depth + 1, goal.id) for child in goal.goals)
     if max_goals is not None and len(goals) > max_goals:
@@ -62,11 +82,18 @@ def check_plan(spec: PlanSpec, max_goals: int | None = None, agents: set[str] | 
     return len(goals)
 
 
-def _check_goal(goal: GoalSpec, agents: set[str] | None) -> None:
-    if bool(goal.goals) == bool(goal.prompt and goal.prompt.strip()):
-        raise InvalidPlan(f"goal {goal.id!r} needs a prompt or children, one of the two", field="plan.goals")
-    if goal.agent is not None and agents is not None and goal.agent not in agents:
+def _check_goal(goal: GoalSpec, agents: ToolsOf | None, agent: str) -> None:
+    has_prompt = bool(goal.prompt and goal.prompt.strip())
+    if [has_prompt, goal.tool is not None, bool(goal.goals)].count(True) != 1:
+        raise InvalidPlan(f"goal {goal.id!r} needs a prompt, a tool or children, one of the three", field="plan.goals")
+    if agents is None:
+        return
+    if goal.agent is not None and goal.agent not in agents:
         raise InvalidPlan(f"goal {goal.id!r} names an unknown agent", field="plan.goals")
+    if goal.tool is not None and goal.tool.name not in agents.get(goal.agent or agent, ()):
+        raise InvalidPlan(
+            f"goal {goal.id!r} calls {goal.tool.name!r}, which its agent may not: see TOOLS_ALLOWED", field="plan.goals"
+        )
 
 
 def _check_order(goals: dict[str, GoalSpec], parents: dict[str, str]) -> None:

@@ -67,5 +67,5 @@ def _parse(arguments: str | None) -> PlanSpec:
     except (ValueError, RecursionError):
         raise InvalidPlan("the model's plan is not JSON") from None
     spec = spec_from_model(data)
-    check_plan(spec, MAX_PLANNED_GOALS, agents=set())  # the tool offers no agents, so each one named is made up
+    check_plan(spec, MAX_PLANNED_GOALS, agents={})  # the tool offers no agents, so each one named is made up
     return spec

@@ -20,13 +20,15 @@ from core.provider.tool_call_pieces import ToolCallPieces, as_dict, as_text
 
 END_MARK = "[DONE]"
 _CANCELLED = 499
+#: What a message may carry; strict servers refuse a body with any other member.
+_MEMBERS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
 def request_body(request: ModelRequest) -> dict[str, Any]:
     """The JSON body, always asking for a stream and for the usage at its end."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": request.messages,
+        "messages": wire_messages(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -35,6 +37,11 @@ def request_body(request: ModelRequest) -> dict[str, Any]:
         if request.must_call:
             body["tool_choice"] = {"type": "function", "function": {"name": request.must_call}}
     return body
+
+
+def wire_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages without what only we know of them (``turn_id``, ``stopped``, ``is_error``, …), or is empty."""
+    return [{name: message[name] for name in _MEMBERS if message.get(name) not in (None, [])} for message in messages]
 
 
 class ChatReader:

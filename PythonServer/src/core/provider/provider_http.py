@@ -30,6 +30,7 @@ from core.provider.http_failures import (
     transport_failure,
 )
 from core.provider.model_call import ModelCall
+from core.provider.provider import Usage
 from core.provider.sse_decoder import SseDecoder
 
 D_co = TypeVar("D_co", covariant=True)
@@ -81,7 +82,7 @@ def stream_http(
                 for delta in answer.deltas(response):
                     # What comes between a stop and the end of the answer is no part of the reply any more.
                     if not call.scope.is_stopped:
-                        answer.has_said = True
+                        answer.has_said = answer.has_said or not isinstance(delta, Usage)
                         yield delta
         except TRANSPORT_ERRORS as error:
             # Explaining what a stop broke would be wasted, and 1,000 calls may be doing it at once.

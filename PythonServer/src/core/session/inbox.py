@@ -46,6 +46,18 @@ def add_message(tx: Transaction, run: RowMapping, text: str, client_message_id: 
     return row
 
 
+def queue_once(tx: Transaction, run: RowMapping, text: str) -> None:
+    """Queue what a batch run goes on with after a stop of its turn; a repeated stop says it again and adds nothing."""
+    waiting = select(messages.c.id).where(
+        messages.c.run_id == run["id"], messages.c.state == "queued", messages.c.text == text
+    )
+    if tx.connection.execute(waiting).first() is not None:
+        return
+    message = add_message(tx, run, text, None)
+    about = {"message_id": message["id"], "text": text}
+    tx.emit(Event(run["id"], EventType.MESSAGE_QUEUED, about, run["turn_id"]))
+
+
 def take_next(tx: Transaction, run: RowMapping) -> RowMapping | None:
     """The first message that may start a turn now; those held since a stop wait for the user's next word."""
     query = select(messages).where(messages.c.run_id == run["id"], messages.c.state == "queued")

@@ -1,16 +1,17 @@
 """Reading what is committed, in the form in which the API shows it."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, and_, func, select
 
 from core.clock import iso
 from core.errors import NotFound
-from core.events import Event, EventType
+from core.events import EventType
 from core.plan.goal_status import FINAL
 from core.session.access import Caller, owned_by
 from core.session.run_state import OPEN, TERMINAL
+from core.session.usage import add_up
 from core.store.feed import StoredEvent
 from core.store.tables import events, messages, runs, turns
 
@@ -64,6 +65,12 @@ def live_run_of_session(connection: Connection, session_id: str) -> RowMapping |
     return connection.execute(query).mappings().first()
 
 
+def run_usage(connection: Connection, run_id: str) -> dict[str, Any] | None:
+    """The sums of the run's turns that have ended."""
+    query = select(turns.c.usage).where(turns.c.run_id == run_id).order_by(turns.c.number)
+    return add_up(connection.execute(query).scalars())
+
+
 def is_over(connection: Connection, run_id: str) -> bool:
     """Whether the run is in a terminal state, and its log complete."""
     return connection.execute(select(runs.c.state).where(runs.c.id == run_id)).scalar() in TERMINAL
@@ -79,18 +86,17 @@ def last_seq(connection: Connection, run_id: str) -> int:
 # -- the log ---------------------------------------------------------------------------------
 
 
+#: The columns as ``StoredEvent.of_row`` takes them.
+_IN_ROW_ORDER: Final = select(
+    events.c.run_id, events.c.seq, events.c.type, events.c.at,
+    events.c.turn_id, events.c.goal_id, events.c.call_id, events.c.data,
+)  # fmt: skip
+
+
 def events_after(connection: Connection, run_id: str, after: int, limit: int) -> list[StoredEvent]:
     """The committed events behind ``after``, at most ``limit``."""
-    query = select(events).where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq).limit(limit)
-    return [_stored(row) for row in connection.execute(query).mappings()]
-
-
-def _stored(row: RowMapping) -> StoredEvent:
-    event = Event(
-        row["run_id"], EventType(row["type"]), {}, row["turn_id"], row["goal_id"], row["call_id"],
-        row["at"], row["seq"],
-    )  # fmt: skip
-    return StoredEvent.of(event, row["data"])
+    query = _IN_ROW_ORDER.where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq).limit(limit)
+    return [StoredEvent.of_row(*row) for row in connection.execute(query)]
 
 
 # -- the plan --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.cancellation import Cause, CauseWord
+from core.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,10 @@ class NewRun:
     plan: dict[str, Any] | None = None
     #: Limit of each turn.
     deadline_ms: int | None = None
+    #: What becomes of a turn that a lost server left: ``park`` or ``resume``.
+    on_server_lost: str = "park"
+    #: An earlier conversation, from elsewhere: ``{"system": [...], "messages": [...]}``, repaired; or None.
+    history: dict[str, Any] | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
@@ -36,6 +41,8 @@ class TurnStart:
     interactive: bool
     options: dict[str, Any]
     spec: dict[str, Any] | None = None
+    #: The turn whose finished goals this one takes over.
+    resumes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class StopOrder:
     ends_run: bool = False
     #: What becomes of queued messages: ``keep``, ``return`` or ``drop``.
     inbox: str = "keep"
+    #: For a batch run: the prompt with which it goes on after this turn.
+    continue_with: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the turn's row."""
@@ -72,3 +81,9 @@ class TurnOutcome:
     error: str | None = None
     #: The plan with its final statuses.
     plan: dict[str, Any] | None = None
+    #: Events that give a result to each tool call that has none.
+    closing: list[Event] = field(default_factory=list)
+    #: The sums of the turn's calls, or None; see :mod:`core.session.usage`.
+    usage: dict[str, Any] | None = None
+    #: A title for the session, made from this turn.
+    title: str | None = None

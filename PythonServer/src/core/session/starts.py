@@ -46,7 +46,8 @@ def start_run(tx: Transaction, caller: Caller, new: NewRun) -> tuple[dict[str, A
 
 def _insert_run(tx: Transaction, caller: Caller, new: NewRun) -> tuple[dict[str, Any], TurnStart]:
     options = {
-        "agent": new.agent, "planning": new.planning, "deadline_ms": new.deadline_ms, "metadata": new.metadata
+        "agent": new.agent, "planning": new.planning, "deadline_ms": new.deadline_ms,
+        "on_server_lost": new.on_server_lost, "metadata": new.metadata,
     }  # fmt: skip
     run: dict[str, Any] = {
         "id": new_id("r"), "session_id": new.session_id, "tenant": caller.tenant, "owner": caller.sub,
@@ -54,8 +55,11 @@ def _insert_run(tx: Transaction, caller: Caller, new: NewRun) -> tuple[dict[str,
     }  # fmt: skip
     tx.connection.execute(insert(runs).values(run))
     about = {"session_id": new.session_id, "interactive": new.interactive, "metadata": new.metadata}
-    tx.emit(Event(run["id"], EventType.RUN_STARTED, about))
+    started = Event(run["id"], EventType.RUN_STARTED, about | (new.history or {}))
+    tx.emit(started)
     start = open_turn(tx, run, new.input, new.plan)
+    if new.history is not None:
+        tx.marks.append((start.turn_id, "history_seq", started))
     tx.connection.execute(runs.update().where(runs.c.id == run["id"]).values(turn_id=start.turn_id))
     return run, start
 

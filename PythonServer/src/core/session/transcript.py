@@ -1,8 +1,10 @@
 """The transcript: derived from the log, and always valid for the provider.
 
-The session's history holds, for each turn, the user's message and then one assistant message; roles alternate.
-What a stop cut off stays, marked ``stopped``; where nothing was said, a placeholder stands between the two user
-messages, which are never merged.
+The session's history holds, for each turn, the user's message and then what the turn said: one assistant message, or
+the tool rounds of a single goal. What a stop cut off stays, marked ``stopped``; where nothing was said, a placeholder
+stands between the two user messages, which are never merged. A turn that was rolled back, or taken up again by a
+later one, is left out; it stays in the log. A history that is broken, because it was handed in so or because the
+store was damaged, is repaired whenever it is read.
 """
 
 import json
@@ -12,42 +14,66 @@ from sqlalchemy import Connection, RowMapping, and_, select
 
 from core.cancellation import CauseWord
 from core.plan.goal import Goal
-from core.plan.goal_status import GoalStatus
-from core.plan.plan import Plan
+from core.session.repair import repair
 from core.store.tables import events, turns
 
 _STOP_NOTE: Final = (
     "The previous answer in this conversation was stopped ({cause}) before it was complete. "
     "Do not take that work up again unless the user asks for it."
 )
+_EARLIER: Final = "Instructions that came with the earlier conversation:\n"
 
 
 # -- reading -------------------------------------------------------------------------------
 
 
 def read_transcript(connection: Connection, session_id: str, before: str | None = None) -> list[dict[str, Any]]:
-    """The session's messages, oldest first: ``{role, content, turn_id, …}``; up to the turn ``before``, excluded."""
+    """The session's messages, oldest first: ``{role, content, turn_id, …}``; up to the turn ``before``, excluded.
+
+    System messages that were handed in come first; ``turn_id`` is null in what was handed in.
+    """
     ended = and_(events.c.run_id == turns.c.run_id, events.c.seq == turns.c.end_seq)
     query = (
-        select(turns.c.id, turns.c.input, turns.c.state, events.c.data)
+        select(
+            turns.c.id, turns.c.run_id, turns.c.input, turns.c.state, turns.c.left_out, turns.c.history_seq, events.c.data
+        )
         .join_from(turns, events, ended, isouter=True)
         .where(turns.c.session_id == session_id)
         .order_by(turns.c.number)
     )
+    system: list[dict[str, Any]] = []
     said: list[dict[str, Any]] = []
+    asked: list[dict[str, Any]] = []
     for turn in connection.execute(query).mappings():
+        if turn["history_seq"] is not None:
+            handed_in = _handed_in(connection, turn)
+            system += [{"role": "system", "content": text, "turn_id": None} for text in handed_in["system"]]
+            said += [{**message, "turn_id": None} for message in handed_in["messages"]]
         if turn["id"] == before:
             break
-        said.extend(_messages_of(turn))
-    return said
+        if turn["left_out"] is not None:
+            continue
+        if turn["state"] == "open":
+            asked.append(_asked(turn))
+        else:
+            said += [_asked(turn), *_said(turn)]
+    return [*system, *repair(said), *asked]
 
 
-def _messages_of(turn: RowMapping) -> list[dict[str, Any]]:
-    user = {"role": "user", "content": turn["input"], "turn_id": turn["id"]}
+def _handed_in(connection: Connection, turn: RowMapping) -> dict[str, Any]:
+    at = and_(events.c.run_id == turn["run_id"], events.c.seq == turn["history_seq"])
+    data = json.loads(connection.execute(select(events.c.data).where(at)).scalar_one())
+    return {"system": data.get("system", []), "messages": data["messages"]}
+
+
+def _asked(turn: RowMapping) -> dict[str, Any]:
+    return {"role": "user", "content": turn["input"], "turn_id": turn["id"]}
+
+
+def _said(turn: RowMapping) -> list[dict[str, Any]]:
     if turn["data"] is None:
-        return [user]
-    added = json.loads(turn["data"])["messages"]
-    return [user, *({**message, "turn_id": turn["id"]} for message in added)]
+        return []
+    return [{**message, "turn_id": turn["id"]} for message in json.loads(turn["data"])["messages"]]
 
 
 # -- asking --------------------------------------------------------------------------------
@@ -63,6 +89,7 @@ def request_messages(
     of the goals that this one depends on.
     """
     parts = [instructions] if instructions else []
+    parts += [_EARLIER + each["content"] for each in history if each["role"] == "system"]
     if message is not None:
         parts.append(f"This is one part of a larger request by the user:\n{message}")
     for title, text in results or ():
@@ -70,9 +97,17 @@ def request_messages(
     stopped = _stop_to_tell(history)
     if stopped is not None:
         parts.append(_STOP_NOTE.format(cause=_by_whom(stopped["cause"])))
-    said = [{"role": each["role"], "content": each["content"]} for each in history]
+    said = [_bare(each) for each in history if each["role"] != "system"]
     system = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
     return [*system, *said, {"role": "user", "content": prompt}]
+
+
+#: What of a message goes to a provider; the rest is for our own readers.
+_SENT: Final = ("role", "content", "tool_calls", "tool_call_id", "is_error")
+
+
+def _bare(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: message[name] for name in _SENT if name in message}
 
 
 def _stop_to_tell(history: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -85,40 +120,6 @@ def _stop_to_tell(history: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _by_whom(cause: str) -> str:
     return "by the user" if cause == CauseWord.USER else cause
-
-
-# -- writing -------------------------------------------------------------------------------
-
-
-def assistant_message(plan: Plan | None, state: str, cause: str | None) -> dict[str, Any]:
-    """The one message that a turn adds: its goals' texts in plan order, whole or as far as they came."""
-    said = [] if plan is None else [text for goal in plan.leaves() if (text := text_of(goal))]
-    return compose_message(said, state, cause)
-
-
-def compose_message(said: list[str], state: str, cause: str | None) -> dict[str, Any]:
-    """As :func:`assistant_message`, from the texts themselves."""
-    content = "\n\n".join(said)
-    if not content.strip():  # blanks alone are no answer, and providers refuse them
-        content = f"[{state} before any text]" if cause is None else placeholder(cause)
-    message: dict[str, Any] = {"role": "assistant", "content": content}
-    if state == "cancelled":
-        message |= {"stopped": True, "cause": cause}
-    elif state == "failed":
-        message["failed"] = True
-    return message
-
-
-def placeholder(cause: str) -> str:
-    """What stands for an assistant message when a stop came before any text."""
-    return f"[stopped{' ' + _by_whom(cause) if cause == CauseWord.USER else ': ' + cause} before any text]"
-
-
-def text_of(goal: Goal) -> str:
-    """What a goal said, also when it was cut off."""
-    if goal.status is GoalStatus.COMPLETED and goal.result is not None:
-        return goal.result
-    return "".join(goal.text)
 
 
 def results_for(goal: Goal) -> list[tuple[str, str]]:

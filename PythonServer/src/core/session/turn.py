@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from core.base.InputOutput import set_stopped
-from core.call import CallBook
+from core.call import CallBook, Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
 from core.events import Event, EventType
 from core.gates import pause_at
@@ -21,12 +22,19 @@ from core.plan.plan_spec import GoalSpec, PlanSpec
 from core.plan.scheduler import Workers
 from core.session.receipt import Stock
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.transcript import assistant_message
+from core.session.said import close_calls, said_by, turn_messages
 from core.session.turns import note_stop
+from core.session.usage import UsageSum
 from core.store.writer import Writer
 from core.switching import keep_interpreter
+from core.tool.tool import ToolRun
 
-Resting = Callable[[Scope], AbstractContextManager[None]]
+
+class Pool(Workers, Protocol):
+    """The threads that run goals and tools; see :class:`core.engine.call_pool.CallPool`."""
+
+    def resting(self, scope: Scope) -> AbstractContextManager[None]:
+        """Inside, the calling thread holds no place."""
 
 
 #: More open calls than this are a crowd: waking them is what costs, and comes after the stop's record.
@@ -40,7 +48,7 @@ class Turn:
     """One turn while it runs in this process. It is forgotten when its end is recorded."""
 
     def __init__(
-        self, start: TurnStart, run_scope: Scope, writer: Writer, resting: Resting, cancel_timeout_s: float
+        self, start: TurnStart, run_scope: Scope, writer: Writer, workers: Pool, cancel_timeout_s: float
     ) -> None:
         self.start = start
         self.run_scope = run_scope
@@ -51,7 +59,10 @@ class Turn:
         #: How it ended, as recorded; set when that is durable, or cannot become so before the server is gone.
         self.ended: Future[TurnOutcome] = Future()
         self._writer = writer
-        self._resting = resting
+        self.workers = workers
+        self._usage = UsageSum()
+        #: A title for the session, if this turn made one.
+        self.title: str | None = None
         self._cancel_timeout_s = cancel_timeout_s
         # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
         self._orders: list[StopOrder] = []
@@ -64,39 +75,83 @@ class Turn:
             with contextlib.suppress(Cancelled):  # stopped since: the stock is taken at the end
                 self.scope.add_abort(self._meet_stop)
 
+    @property
+    def said(self) -> str:
+        """What the goals have said, in plan order."""
+        return "\n\n".join(text for each in said_by(self.plan) if (text := each.text))
+
     # -- what agents and goals use -----------------------------------------------------------
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
     ) -> None:
         """Append an event to this turn; dropped by the writer once the turn has ended."""
+        if event_type is EventType.USAGE and not self._usage.add(data):
+            return  # the sum was drawn: the turn ends without this call
         self._writer.emit(Event(self.start.run_id, event_type, data, self.start.turn_id, goal_id, call_id))
 
-    def rest(self, scope: Scope, seconds: float) -> None:
-        """Wait on the scope, without holding a place among the running calls."""
-        with self._resting(scope):
-            scope.sleep(seconds)
+    def resting(self, scope: Scope) -> AbstractContextManager[None]:
+        """Inside, the calling thread holds no place among the running calls: it only waits."""
+        return self.workers.resting(scope)
 
     def say(self, goal: Goal, text: str) -> None:
         """Text of a goal. Raises ``Cancelled`` once it is stopped or final: the fence for work that did not listen."""
-        assert self.plan is not None
+        with self._noting(goal):
+            goal.rounds.say(text)
+            self.emit(EventType.TEXT, {"text": text}, goal.id)
+
+    def note_call(self, owner: Goal, call_id: str, name: str, arguments: str) -> None:
+        """A tool is about to be called. Raises as :meth:`say`: then it must not be called."""
+        with self._noting(owner):
+            owner.rounds.call(call_id, name, arguments)
+            self.emit(EventType.TOOL_CALL, {"name": name, "arguments": arguments}, owner.id, call_id)
+
+    @contextlib.contextmanager
+    def _noting(self, goal: Goal) -> Iterator[None]:
         scope = goal.scope or self.scope
-        with self.plan.lock:
+        with goal.plan.lock:  # the order in memory is the order in the log
             if not goal.is_final and not scope.is_stopped:
-                goal.text.append(text)
-                self.emit(EventType.TEXT, {"text": text}, goal.id)
+                yield
                 return
         scope.checkpoint()
         raise AssertionError(f"{goal} is final and was not stopped")
 
+    def note_output(self, owner: Goal, call_id: str, stream: str, text: str) -> None:
+        """A piece of a tool's output, also after a stop; dropped once the goal is final."""
+        with owner.plan.lock:
+            if not owner.is_final:
+                self.emit(EventType.TOOL_OUTPUT, {"stream": stream, "text": text}, owner.id, call_id)
+
+    def note_result(self, owner: Goal, call_id: str, content: str, is_error: bool) -> None:
+        """What a tool call came to, also after a stop; dropped once the goal is final."""
+        with owner.plan.lock:
+            if not owner.is_final:
+                owner.rounds.answer(call_id, content, is_error)
+                data = {"content": content, "is_error": is_error}
+                self.emit(EventType.TOOL_RESULT, data, owner.id, call_id)
+
     # -- the plan ----------------------------------------------------------------------------
 
-    def make_plan(self, workers: Workers, work: Callable[[Goal], str | None], is_shown: bool = True) -> Plan:
-        """An empty plan, from now on the one of this turn. One that is not shown is work on the plan to come."""
-        note = self._note_goal if is_shown else None
-        self.plan = Plan(self.scope, workers, work, note, self._note_abandoned)
-        self._is_plan_shown = is_shown
+    def make_plan(self, work: Callable[[Goal], str | None]) -> Plan:
+        """An empty plan, from now on the one of this turn."""
+        self.plan = Plan(self.scope, self.workers, work, self._note_goal, self._note_abandoned)
+        self._is_plan_shown = True
         return self.plan
+
+    def run_aside(self, name: str, agent: Any, work: Callable[[Goal], None]) -> Goal:
+        """Work beside the plan that is not shown, such as making the plan: a plan of one goal, so that it is run and
+        stopped like any other. Raises ``Cancelled`` if the turn was stopped meanwhile.
+        """
+        before = self.plan, self._is_plan_shown
+        aside = Plan(self.scope, self.workers, work, None, self._note_abandoned)
+        goal = Goal(aside, name, name, None, aside.plan_goal, agent)
+        self.plan, self._is_plan_shown = aside, False
+        try:
+            aside.run()
+        finally:
+            self.plan, self._is_plan_shown = before
+        self.scope.checkpoint()
+        return goal
 
     def fill_plan(self, spec: PlanSpec, agent_of: Callable[[str | None], Any], remark: str | None = None) -> None:
         """Put the goals of a checked spec into the plan, and publish it."""
@@ -107,7 +162,8 @@ class Turn:
         order: list[tuple[GoalSpec, Goal]] = []
         while waiting:
             each, parent = waiting.pop()
-            goal = Goal(plan, each.id, each.title or each.id, each.prompt, parent, agent_of(each.agent))
+            tool = each.tool.model_dump() if each.tool is not None else None
+            goal = Goal(plan, each.id, each.title or each.id, each.prompt, parent, agent_of(each.agent), tool)
             goals[each.id] = goal
             order.append((each, goal))
             waiting.extend((child, goal) for child in reversed(each.goals))
@@ -141,6 +197,12 @@ class Turn:
     def _note_abandoned(self, goal: Goal) -> None:
         if self._stock is not None:
             self._stock.abandon(goal)
+        for call in self.calls.snapshot():
+            if isinstance(call, ToolRun) and call.goal_id == goal.id and not call.ended.is_set():
+                call.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
+                if call.worker is not None:
+                    self.workers.abandon(call.worker)
+                self.calls.remove(call)  # lets the goal's thread go, which waits for it
 
     # -- the stop --------------------------------------------------------------------------------
 
@@ -185,8 +247,8 @@ class Turn:
         if cause is None:
             return None
         orders = list(self._orders)
-        inbox = next((order.inbox for order in orders if order.cause is cause), "keep")
-        return StopOrder(cause, any(order.ends_run for order in orders), inbox)
+        first = next((order for order in orders if order.cause is cause), StopOrder(cause))
+        return replace(first, ends_run=any(order.ends_run for order in orders))
 
     def wait_recorded(self, timeout_s: float) -> None:
         """Until the stop is durable; raises what came of recording it, or ``TimeoutError``."""
@@ -229,27 +291,34 @@ class Turn:
         pause_at("turn.before_finish")
         cause = self.scope.finish()
         self.run_scope.finish()
-        plan = self.plan_data() if self._is_plan_shown and self.plan and self.plan.plan_goal.children else None
+        plan = self.plan if self._is_plan_shown else None
+        message = str(error) if error is not None else None
         if cause is not None:
-            return self._stopped(cause, plan, None if error is None else str(error))
-        message = str(error) if error is not None else self._failure()
-        state = "completed" if message is None else "failed"
-        return TurnOutcome(state, [assistant_message(self.plan, state, None)], error=message, plan=plan)
+            self._wait_reached(cause)
+            state = "cancelled"
+        else:
+            message = message or self._failure()
+            state = "completed" if message is None else "failed"
+        said = said_by(plan)
+        word = cause.word if cause is not None else None
+        closing = close_calls(said, self.start.run_id, self.start.turn_id, word or state)
+        return TurnOutcome(
+            state,
+            turn_messages(said, state, word),
+            order=self.order_in_force(),
+            receipt=self._stock.final() if cause is not None and self._stock is not None else None,
+            error=message,
+            plan=self.plan_data() if plan is not None and plan.plan_goal.children else None,
+            closing=closing,
+            usage=self._usage.draw(),
+            title=self.title,
+        )
 
-    def _stopped(self, cause: Cause, plan: dict[str, Any] | None, error: str | None) -> TurnOutcome:
+    def _wait_reached(self, cause: Cause) -> None:
         if any(order.cause is cause for order in self._orders):
             self._reached.wait(self._cancel_timeout_s * 2)  # so that the asked calls have their outcome
         if self._stock is None:
             self._take_stock()
-        stock = self._stock
-        return TurnOutcome(
-            "cancelled",
-            [assistant_message(self.plan, "cancelled", cause.word)],
-            order=self.order_in_force(),
-            receipt=stock.final() if stock is not None else [],
-            error=error,
-            plan=plan,
-        )
 
     def _failure(self) -> str | None:
         """Why the turn failed: no goal completed. None if one did."""

@@ -5,19 +5,22 @@ and raises a ``ServerError`` to undo all of it. Nothing else changes the state o
 """
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, insert, select, update
 
 from core.cancellation import CauseWord
-from core.errors import NotInteractive, RunIsOver, TurnIsOver
+from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
-from core.session.inbox import hand_back, hold, settle_message, take_next
+from core.session.inbox import hand_back, hold, queue_once, settle_message, take_next
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
 from core.store.commit import Transaction
-from core.store.tables import runs, turns
+from core.store.tables import runs, sessions, turns
+
+#: A turn that took so many servers down with it is not resumed any more.
+MAX_LOSSES: Final = 3
 
 _TURN_END = {
     "completed": EventType.TURN_COMPLETED,
@@ -42,7 +45,7 @@ def read_turn(tx: Transaction, turn_id: str) -> RowMapping:
     return tx.connection.execute(select(turns).where(turns.c.id == turn_id)).mappings().one()
 
 
-def move_run(tx: Transaction, run: RowMapping, state: RunState, **columns: Any) -> None:
+def move_run(tx: Transaction, run: RowMapping | dict[str, Any], state: RunState, **columns: Any) -> None:
     """Change the state of a run, by the table."""
     if not may_move(run["state"], state):
         raise AssertionError(f"no move from {run['state']} to {state}")
@@ -56,7 +59,7 @@ def move_run(tx: Transaction, run: RowMapping, state: RunState, **columns: Any) 
 
 def open_turn(
     tx: Transaction, run: RowMapping | dict[str, Any], text: str,
-    spec: dict[str, Any] | None = None, message_id: str | None = None,
+    spec: dict[str, Any] | None = None, message_id: str | None = None, resumes: str | None = None,
 ) -> TurnStart:  # fmt: skip
     """Record an accepted message as a turn. The caller moves the run to ``queued`` with this turn's id."""
     number = tx.connection.execute(
@@ -66,15 +69,40 @@ def open_turn(
     tx.connection.execute(
         insert(turns).values(
             id=turn_id, run_id=run["id"], session_id=run["session_id"], number=number, state="open",
-            input=text, spec=spec, created_at=time.time(),
+            input=text, spec=spec, resumes=resumes, created_at=time.time(),
         )
     )  # fmt: skip
     data = {"input": text, "number": number} | ({"message_id": message_id} if message_id else {})
     tx.emit(Event(run["id"], EventType.TURN_STARTED, data, turn_id))
     tx.open_turns[run["id"]] = turn_id
     return TurnStart(
-        run["id"], run["session_id"], turn_id, text, bool(run["interactive"]), run["options"], spec
+        run["id"], run["session_id"], turn_id, text, bool(run["interactive"]), run["options"], spec, resumes
     )
+
+
+def start_of(run: RowMapping, turn: RowMapping) -> TurnStart:
+    """An accepted turn as it was recorded."""
+    return TurnStart(
+        run["id"], run["session_id"], turn["id"], turn["input"], bool(run["interactive"]), run["options"],
+        turn["spec"], turn["resumes"],
+    )  # fmt: skip
+
+
+def resume_turn(tx: Transaction, run: RowMapping | dict[str, Any], old: RowMapping) -> TurnStart:
+    """A new turn in the place of one that did not come to its end: it takes over the goals that did.
+
+    The old one is left out of the transcript from now on, and stays in the log. Moves the run to ``queued``.
+    """
+    leave_out(tx, old["id"], "resumed")
+    start = open_turn(tx, run, old["input"], old["spec"], resumes=old["id"])
+    move_run(tx, run, RunState.QUEUED, turn_id=start.turn_id)
+    tx.emit(Event(run["id"], EventType.TURN_RESUMED, {"resumes": old["id"]}, start.turn_id))
+    return start
+
+
+def leave_out(tx: Transaction, turn_id: str, why: str) -> None:
+    """Take a turn that has ended out of the transcript: ``rolled_back`` or ``resumed``."""
+    tx.connection.execute(update(turns).where(turns.c.id == turn_id).values(left_out=why))
 
 
 def begin_turn(tx: Transaction, run_id: str) -> StopOrder | None:
@@ -90,12 +118,20 @@ def begin_turn(tx: Transaction, run_id: str) -> StopOrder | None:
 
 
 def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
-    """As :func:`note_stop`, for a stop that may still be refused: a batch run has no turn to stop by itself."""
+    """As :func:`note_stop`, for a stop that may still be refused: see :func:`check_stop`."""
     run = read_run(tx, run_id)
-    is_turn_stop = run["state"] in OPEN and run["turn_id"] == turn_id and not order.ends_run
-    if is_turn_stop and not run["interactive"]:
-        raise NotInteractive()
+    if run["state"] in OPEN and run["turn_id"] == turn_id:
+        check_stop(run, order)
     return note_stop(tx, run_id, turn_id, order)
+
+
+def check_stop(run: RowMapping, order: StopOrder) -> None:
+    """A batch run has no turn to stop by itself, unless it is told how to go on; and only a batch run can be told."""
+    if not run["interactive"] and not order.ends_run and order.continue_with is None:
+        raise NotInteractive("terminate it, stop its plan, or say in continue_with how it goes on")
+    if run["interactive"] and order.continue_with is not None:
+        detail = "an interactive run parks after a stop; send the next message as its input"
+        raise InvalidRequest(detail, errors=[{"field": "continue_with", "message": "for batch runs only"}])
 
 
 def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
@@ -126,10 +162,16 @@ def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
     tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=order.to_json()))
     tx.emit(Event(run["id"], EventType.STOP_REQUESTED, order.to_json(), run["turn_id"]))
     hold(tx, run, order.inbox, run["turn_id"])
+    if order.continue_with is not None and not order.ends_run:
+        queue_once(tx, run, order.continue_with)
 
 
 def _join_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
     first = StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
+    if order.continue_with is not None and not order.ends_run:
+        if first.ends_run:
+            raise RunIsOver("the run is being ended, and does not go on")
+        queue_once(tx, run, order.continue_with)
     if order.ends_run and not first.ends_run:
         widened = StopOrder(first.cause, ends_run=True)
         tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=widened.to_json()))
@@ -156,43 +198,63 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
         _record_stop(tx, run, order)
     state = "cancelled" if order is not None else outcome.state
     run = read_run(tx, run_id)
+    for event in outcome.closing:
+        tx.emit(event)
     if outcome.plan is not None:
         tx.emit(Event(run_id, EventType.PLAN_UPDATED, outcome.plan, turn_id), mark="plan_seq")
     end = Event(run_id, _TURN_END[state], _end_data(outcome, order), turn_id)
     tx.emit(end, mark="end_seq")
     tx.connection.execute(
-        update(turns).where(turns.c.id == turn_id).values(state=state, ended_at=time.time())
+        update(turns).where(turns.c.id == turn_id).values(state=state, ended_at=time.time(), usage=outcome.usage)
     )
+    if outcome.title is not None:
+        tx.connection.execute(update(sessions).where(sessions.c.id == run["session_id"]).values(title=outcome.title))
     tx.open_turns[run_id] = None
     recorded = TurnOutcome(state, outcome.messages, order, outcome.receipt, outcome.error)
     return recorded, _go_on(tx, run, recorded)
 
 
 def _end_data(outcome: TurnOutcome, order: StopOrder | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"messages": outcome.messages}
+    data: dict[str, Any] = {"messages": outcome.messages, "usage": outcome.usage}
     if order is not None:
         data |= {"cause": order.cause.word, "reason": order.cause.reason, "receipt": outcome.receipt or []}
     if outcome.error is not None:
         data["error"] = outcome.error
+    if outcome.title is not None:
+        data["title"] = outcome.title
     return data
 
 
 def _go_on(tx: Transaction, run: RowMapping, outcome: TurnOutcome) -> TurnStart | None:
     order = outcome.order
+    is_shutdown = order is not None and order.cause.word is CauseWord.SHUTDOWN
+    is_lost = is_shutdown or (order is not None and order.cause.word is CauseWord.SERVER_LOST)
     if order is not None and order.ends_run:
         _end_run(tx, run, RunState.CANCELLED, order)
-    elif not run["interactive"]:
-        lost = order is not None and order.cause.word in (CauseWord.SERVER_LOST, CauseWord.SHUTDOWN)
-        state = RunState.FAILED if lost else RunState(outcome.state)
-        _end_run(tx, run, state, order, outcome.error)
-    else:
-        is_shutdown = order is not None and order.cause.word is CauseWord.SHUTDOWN
-        message = None if is_shutdown else take_next(tx, run)  # else it waits on disk for the next server
-        if message is not None:
-            return _deliver(tx, run, message)
-        move_run(tx, run, RunState.AWAITING_INPUT)
-        tx.emit(Event(run["id"], EventType.AWAITING_INPUT))  # of the run: nothing of a turn follows its end
+        return None
+    if is_lost and run["options"].get("on_server_lost") == "resume":
+        turn = read_turn(tx, run["turn_id"])
+        if count_losses(tx, turn) <= MAX_LOSSES:
+            return resume_turn(tx, run, turn)
+    message = None if is_shutdown else take_next(tx, run)  # else it waits on disk for the next server
+    if message is not None:  # in a batch run: what it was told to go on with
+        return _deliver(tx, run, message)
+    if not run["interactive"]:
+        _end_run(tx, run, RunState.FAILED if is_lost else RunState(outcome.state), order, outcome.error)
+        return None
+    move_run(tx, run, RunState.AWAITING_INPUT)
+    tx.emit(Event(run["id"], EventType.AWAITING_INPUT))  # of the run: nothing of a turn follows its end
     return None
+
+
+def count_losses(tx: Transaction, turn: RowMapping) -> int:
+    """How many servers in a row were lost with this turn and those that it resumes."""
+    losses = 0
+    each: RowMapping | None = turn
+    while each is not None and each["stop"] and each["stop"]["cause"] == CauseWord.SERVER_LOST:
+        losses += 1
+        each = read_turn(tx, each["resumes"]) if each["resumes"] else None
+    return losses
 
 
 def _deliver(tx: Transaction, run: RowMapping, message: RowMapping) -> TurnStart:

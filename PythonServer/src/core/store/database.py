@@ -2,13 +2,18 @@
 
 import contextlib
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from alembic import command
 from alembic.config import Config
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from core.errors import ConfigurationError
 
 #: Any constant that no other application on the same PostgreSQL uses for its advisory locks.
 _MIGRATION_LOCK = 0x50595356
@@ -18,13 +23,43 @@ WRITES: Final = "pythonserver_writes"
 
 
 def open_database(url: str | None, data_dir: Path) -> Engine:
-    """The engine for ``url``, or for ``data_dir/pythonserver.db``; its schema is up to date on return."""
+    """The engine for ``url``, or for ``data_dir/pythonserver.db``; its schema is up to date on return.
+
+    ``ConfigurationError`` if it cannot be used: nobody answers, it is no database, it takes no writes, it is newer.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     url = url or f"sqlite:///{data_dir / 'pythonserver.db'}"
     engine = _sqlite(url) if url.startswith("sqlite:") else create_engine(url, pool_size=16)
-    with _migration_lock(engine, data_dir):
-        _migrate(engine)
+    try:
+        with _migration_lock(engine, data_dir):
+            _migrate(engine)
+        with engine.execution_options(**{WRITES: True}).begin() as connection:
+            # A database may be open for reading only, and says so at the first write, of no row even.
+            connection.execute(text("DELETE FROM alembic_version WHERE 1 = 0"))
+    except CommandError:
+        engine.dispose()
+        raise ConfigurationError(
+            f"{_shown(engine)} was made by another version of this server, and this one does not know its schema: "
+            "start that version, or set another DATA_DIR or DATABASE_URL"
+        ) from None
+    except DBAPIError as error:
+        engine.dispose()
+        reason = " ".join(str(error.orig).split())
+        raise ConfigurationError(
+            f"{_shown(engine)} cannot be used ({reason}): mend that, or set another DATA_DIR or DATABASE_URL"
+        ) from None
     return engine
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether another process holds the SQLite file, and was waited for: whoever tries again waits as long again."""
+    code = getattr(error.orig, "sqlite_errorcode", 0) if isinstance(error, DBAPIError) else 0
+    return code & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _shown(engine: Engine) -> str:
+    """The database as a start's refusal names it, without its password."""
+    return f"the database {engine.url.render_as_string(hide_password=True)}"
 
 
 def _sqlite(url: str) -> Engine:

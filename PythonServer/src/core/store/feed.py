@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections import deque
-from itertools import islice
-from typing import Any, Final
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Final
 
 from core.clock import iso
 from core.events import RUN_ENDS, TURN_ENDS, Event, EventType
 
-#: Events a feed keeps for its readers. One that falls further behind is told to resync.
+#: What a feed keeps for its readers, in events and in characters. One that falls further behind is told to resync.
 FEED_LENGTH: Final = 10_000
+FEED_SIZE: Final = 16 * 1024 * 1024
+
+#: Events that a reader gets at once: bounds what waits in memory for each client that reads slowly.
+BATCH: Final = 500
 
 #: Seconds for which a reader collects after it was woken: a thread woken for each event is what breaks at 1,000.
 GATHER_S: Final = 0.02
@@ -22,30 +24,35 @@ GATHER_S: Final = 0.02
 class StoredEvent:
     """One committed event. ``json`` is the whole ``data:`` of its frame; ``frame`` is for the HTTP edge to keep."""
 
-    __slots__ = ("frame", "json", "run_id", "seq", "turn_id", "type")
+    __slots__ = ("frame", "json", "seq", "type")
 
-    def __init__(self, seq: int, event_type: str, run_id: str, turn_id: str | None, text: str) -> None:
+    def __init__(self, seq: int, event_type: str, text: str) -> None:
         self.seq = seq
         self.type = event_type
-        self.run_id = run_id
-        self.turn_id = turn_id
         self.json = text
         self.frame: bytes | None = None
 
     @staticmethod
     def of(event: Event, data: str) -> StoredEvent:
         """From an event and its ``data`` as JSON text."""
-        head: dict[str, Any] = {
-            "seq": event.seq, "type": event.type, "at": iso(event.at), "run_id": event.run_id
-        }  # fmt: skip
-        for name in ("turn_id", "goal_id", "call_id"):
-            value = getattr(event, name)
-            if value is not None:
-                head[name] = value
-        text = json.dumps(head, separators=(",", ":"))
-        if data != "{}":
-            text = f"{text[:-1]},{data[1:]}"
-        return StoredEvent(event.seq, event.type, event.run_id, event.turn_id, text)
+        return StoredEvent.of_row(
+            event.run_id, event.seq, event.type.value, event.at, event.turn_id, event.goal_id, event.call_id, data
+        )
+
+    @staticmethod
+    def of_row(
+        run_id: str, seq: int, event_type: str, at: float,
+        turn_id: str | None, goal_id: str | None, call_id: str | None, data: str,
+    ) -> StoredEvent:  # fmt: skip
+        """From the columns of its row. Written by hand: this is most of what a replay costs."""
+        text = f'{{"seq":{seq},"type":"{event_type}","at":"{iso(at)}","run_id":{quoted(run_id)}'
+        if turn_id is not None:
+            text += f',"turn_id":{quoted(turn_id)}'
+        if goal_id is not None:
+            text += f',"goal_id":{quoted(goal_id)}'
+        if call_id is not None:
+            text += f',"call_id":{quoted(call_id)}'
+        return StoredEvent(seq, event_type, text + ("}" if data == "{}" else f",{data[1:]}"))
 
     @property
     def ends_run(self) -> bool:
@@ -64,17 +71,29 @@ class Feed:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.readers: set[Reader] = set()
-        self._events: deque[StoredEvent] = deque(maxlen=FEED_LENGTH)
+        # A list: a reader takes a slice of its end, for which a deque would be walked from its beginning.
+        self._events: list[StoredEvent] = []
+        self._size = 0
         self._grown = threading.Condition()
 
     def append(self, new: list[StoredEvent]) -> None:
         """Called by the writer, in order."""
         with self._grown:
             self._events.extend(new)
+            self._size += sum(len(event.json) for event in new)
+            self._forget_oldest()
             self._grown.notify_all()
         if any(event.type in TURN_ENDS for event in new):
             for reader in tuple(self.readers):
                 reader.hurry()
+
+    def _forget_oldest(self) -> None:
+        count = max(0, len(self._events) - FEED_LENGTH)
+        self._size -= sum(len(event.json) for event in self._events[:count])
+        while self._size > FEED_SIZE and count < len(self._events) - 1:
+            self._size -= len(self._events[count].json)
+            count += 1
+        del self._events[:count]
 
     def wake(self) -> None:
         """Let readers look at whether they should end."""
@@ -82,14 +101,16 @@ class Feed:
             self._grown.notify_all()
 
     def read(self, after: int, reader: Reader, timeout_s: float) -> list[StoredEvent] | None:
-        """The events behind ``after``; [] after ``timeout_s`` or when the reader was ended; None if some were lost."""
+        """The events behind ``after``, at most ``BATCH``; [] after ``timeout_s`` or when the reader was ended; None if
+        some were lost.
+        """
         with self._grown:
             self._grown.wait_for(lambda: reader.is_ended or self._has_after(after), timeout_s)
             if not self._has_after(after):
                 return []
             # Sequence numbers have no gaps, so the place is arithmetic.
             start = after + 1 - self._events[0].seq
-            return None if start < 0 else list(islice(self._events, start, None))
+            return None if start < 0 else self._events[start : start + BATCH]
 
     def _has_after(self, after: int) -> bool:
         return bool(self._events) and self._events[-1].seq > after
@@ -127,11 +148,13 @@ class FeedHub:
             reader.end()
         return reader
 
-    def leave(self, reader: Reader, feed: Feed) -> None:
+    def leave(self, reader: Reader, feed: Feed) -> bool:
+        """Take the reader out; whether the run has no reader now."""
         with self._lock:
             feed.readers.discard(reader)
             if not feed.readers and self._feeds.get(feed.run_id) is feed:
                 del self._feeds[feed.run_id]
+            return feed.run_id not in self._feeds
 
     def count_readers(self) -> int:
         """How many readers there are now."""
@@ -164,14 +187,14 @@ class Reader:
 
     def read(self, after: int, timeout_s: float) -> list[StoredEvent] | None:
         """See :meth:`Feed.read`. At once after a pause, and then at most every 20 ms, with all that came; the end of
-        a turn does not wait for that: somebody looks at a STOP button.
+        a turn does not wait for that: somebody looks at a STOP button. Nor does a reader that is behind.
         """
         pause = self._woken_at + GATHER_S - time.monotonic()
         if pause > 0:
             self._hurried.wait(pause)
             self._hurried.clear()
         batch = self._feed.read(after, self, timeout_s)
-        self._woken_at = time.monotonic()
+        self._woken_at = 0.0 if batch and len(batch) == BATCH else time.monotonic()
         return batch
 
     def hurry(self) -> None:
@@ -184,6 +207,6 @@ class Reader:
         self._hurried.set()
         self._feed.wake()
 
-    def close(self) -> None:
-        """Leave the feed."""
-        self._hub.leave(self, self._feed)
+    def close(self) -> bool:
+        """Leave the feed; whether the run has no reader now. Harmless if repeated."""
+        return self._hub.leave(self, self._feed)

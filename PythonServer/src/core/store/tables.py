@@ -26,6 +26,8 @@ sessions: Final = Table(
     Column("id", String(128), primary_key=True),
     Column("tenant", String(255), nullable=False),
     Column("owner", String(255), nullable=False),
+    #: Made by the model from the first turn, if titles are on.
+    Column("title", String(200)),
     Column("created_at", Float, nullable=False),
 )
 
@@ -40,7 +42,7 @@ runs: Final = Table(
     Column("state", String(20), nullable=False),
     #: The open turn, or the last one.
     Column("turn_id", String(40)),
-    #: {agent, planning, deadline_ms, metadata} as asked for at the start.
+    #: {agent, planning, deadline_ms, on_server_lost, metadata} as asked for at the start.
     Column("options", JSON, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
@@ -73,6 +75,14 @@ turns: Final = Table(
     #: Where in the log its newest ``plan_updated`` and its terminal event are.
     Column("plan_seq", Integer),
     Column("end_seq", Integer),
+    #: Where its run's ``run_started`` is, if that holds the history that was handed in before this turn.
+    Column("history_seq", Integer),
+    #: Why it is no part of the transcript: ``rolled_back``, or ``resumed`` by a later turn; None: it is one.
+    Column("left_out", String(20)),
+    #: The turn whose finished goals this one takes over.
+    Column("resumes", String(40)),
+    #: The sums of its calls, at its end; see :mod:`core.session.usage`.
+    Column("usage", JSON),
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
     UniqueConstraint("session_id", "number"),

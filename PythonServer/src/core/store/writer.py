@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from core.errors import StoreError
 from core.events import Event
 from core.store.commit import Committed, Committer, Decision, Transaction
+from core.store.database import is_busy
 from core.store.feed import FeedHub
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,10 @@ class Writer:
         except Exception as error:  # full disk, lost connection, an item that the store refuses
             self._is_healthy = not isinstance(error, DBAPIError)
             if len(group) > 1:
-                self._commit_each(group)
+                if is_busy(error):  # it is no item's fault, and each alone would wait for the lock once more
+                    self._put_off(group)
+                else:
+                    self._commit_each(group)
                 return
             log.error("could not write to the store: %s", type(error).__name__)
             item = group[0]

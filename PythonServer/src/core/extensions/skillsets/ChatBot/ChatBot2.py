@@ -5,31 +5,44 @@ The loop has no thread of its own: a parked session is a row. Each accepted mess
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import Engine as Database
 
-from core.agent.agent import Agent, Asked
+from core.agent.agent import Agent
+from core.agent.ports import Asked
+from core.agent.tool_batch import ToolBatch
+from core.agent.tool_loop import answer_with_tools
 from core.base.InputOutput import close_flag, open_flag, set_stopped
 from core.errors import NotFound, ProviderError, ProviderNonsense, ProviderRejected
 from core.gates import pause_at
 from core.plan.goal import Goal
+from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.plan.planner import INSTRUCTIONS, TOOL, TOOL_NAME, read_plan
-from core.plan.scheduler import Workers
-from core.provider.provider import ModelRequest
+from core.provider.provider import ModelRequest, ToolCall
+from core.session import title
+from core.session.earlier import read_earlier, read_title
 from core.session.transcript import read_transcript, request_messages, results_for
 from core.session.turn import Turn
+from core.tool.tool import ToolFailed
+
+log = logging.getLogger(__name__)
+
+History = list[dict[str, Any]]
 
 
 class ChatBot2:
     """Runs the turns of all sessions; holds nothing of any of them."""
 
-    def __init__(self, agents: dict[str, Agent], workers: Workers, database: Database) -> None:
+    def __init__(self, agents: dict[str, Agent], database: Database, is_titling: bool = False) -> None:
         self._agents = agents
-        self._workers = workers
         self._database = database
+        self._is_titling = is_titling
 
     def run_turn(self, turn: Turn, on_started: Callable[[], None]) -> None:
         """One pass of the documented loop: a clear flag, the plan, its run, and the flag cleared again."""
@@ -41,6 +54,8 @@ class ChatBot2:
                 pause_at("chatbot.before_flag_is_cleared")
                 set_stopped(False)
                 pause_at("chatbot.plan_has_run")
+                if self._is_titling and plan.plan_goal.status is GoalStatus.COMPLETED:
+                    self._make_title(turn)
         finally:
             close_flag(turn.scope)
         # The engine publishes the updated plan with the turn's end, in one transaction, and takes the next input.
@@ -49,17 +64,21 @@ class ChatBot2:
 
     def _make_plan(self, turn: Turn, on_started: Callable[[], None]) -> Plan:
         start = turn.start
-        history = self._read_history(turn)
+        with self._database.connect() as connection:
+            history = read_transcript(connection, start.session_id, before=start.turn_id)
+            earlier, finished = read_earlier(connection, start)
         pause_at("chatbot.before_planning")
         on_started()
         remark = None
-        if start.spec is not None:
+        if earlier is not None:
+            spec = earlier
+        elif start.spec is not None:
             spec = PlanSpec.model_validate(start.spec)
         elif start.options.get("planning") == "none":
             spec = PlanSpec.single(start.input)
         else:
             spec, remark = self._ask_for_plan(turn, history)
-        plan = turn.make_plan(self._workers, lambda goal: self._work(turn, goal, history))
+        plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else self._work(turn, goal, history))
         turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
         return plan
 
@@ -70,32 +89,21 @@ class ChatBot2:
             raise NotFound(f"there is no agent {wanted!r} any more")
         return self._agents[wanted]
 
-    def _read_history(self, turn: Turn) -> list[dict[str, object]]:
-        with self._database.connect() as connection:
-            return read_transcript(connection, turn.start.session_id, before=turn.start.turn_id)
-
-    def _ask_for_plan(self, turn: Turn, history: list[dict[str, object]]) -> tuple[PlanSpec, str | None]:
-        """Have the model make the plan: itself a plan of one goal, so that it is run and stopped like any other."""
+    def _ask_for_plan(self, turn: Turn, history: History) -> tuple[PlanSpec, str | None]:
+        """Have the model make the plan."""
         made: list[tuple[PlanSpec, str | None]] = []
-        planning = turn.make_plan(self._workers, lambda goal: made.append(self._plan_call(turn, goal, history)), False)
-        agent = self._agent(turn)
-        goal = Goal(planning, "planning", "planning", turn.start.input, planning.plan_goal, agent)
-        planning.run()
-        turn.scope.checkpoint()
+        goal = turn.run_aside("planning", self._agent(turn), lambda goal: made.append(self._plan_call(turn, goal, history)))
         if not made:
             raise ProviderError(goal.error or "the gateway cancelled the request for a plan")
         return made[0]
 
-    def _plan_call(self, turn: Turn, goal: Goal, history: list[dict[str, object]]) -> tuple[PlanSpec, str | None]:
-        agent, scope = goal.agent, goal.scope
-        assert isinstance(agent, Agent)
-        assert scope is not None
-        message = turn.start.input
+    def _plan_call(self, turn: Turn, goal: Goal, history: History) -> tuple[PlanSpec, str | None]:
+        agent, message = _agent_of(goal), turn.start.input
         request = ModelRequest(
             request_messages(INSTRUCTIONS, history, message), agent.profile.model, [TOOL], TOOL_NAME
         )
         try:
-            reply = agent.ask(request, Asked(goal, None, scope, lambda _: None), turn)
+            reply = agent.ask(request, _asked(goal, None), turn)
         except (ProviderNonsense, ProviderRejected) as error:
             # A model server that knows no tools can still answer; one that is down cannot, and fails the turn.
             return PlanSpec.single(message), f"Working on this as one goal: no plan was made ({error.detail})."
@@ -104,10 +112,10 @@ class ChatBot2:
 
     # -- working on a goal -----------------------------------------------------------------------
 
-    def _work(self, turn: Turn, goal: Goal, history: list[dict[str, object]]) -> str:
-        agent, scope = goal.agent, goal.scope
-        assert isinstance(agent, Agent)
-        assert scope is not None
+    def _work(self, turn: Turn, goal: Goal, history: History) -> str:
+        agent, asked = _agent_of(goal), _asked(goal, goal.id, lambda text: turn.say(goal, text))
+        if goal.tool is not None:
+            return _run_tool(turn, goal.tool, agent, asked)
         messages = request_messages(
             agent.profile.instructions,
             history,
@@ -115,10 +123,40 @@ class ChatBot2:
             turn.start.input if goal.plan.has_several_leaves else None,
             results_for(goal),
         )
-        request = ModelRequest(messages, agent.profile.model)
-        with scope.entered():
-            reply = agent.ask(request, Asked(goal, goal.id, scope, lambda text: turn.say(goal, text)), turn)
-        if reply.tool_calls:
-            raise ProviderNonsense(f"the model asked for the tool {reply.tool_calls[0].name!r}, which it was not offered")
-        return reply.text
+        with asked.scope.entered():
+            return answer_with_tools(agent, messages, asked, turn, goal.rounds)
 
+    # -- the title -------------------------------------------------------------------------------
+
+    def _make_title(self, turn: Turn) -> None:
+        """Have the model name the session, once: in the turn, so that a stop ends it like everything else."""
+        with self._database.connect() as connection:
+            if read_title(connection, turn.start.session_id) is not None:
+                return
+        goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal))
+        if goal.error is not None:
+            log.warning("the session got no title: %s", goal.error)
+
+    def _title_call(self, turn: Turn, goal: Goal) -> None:
+        agent = _agent_of(goal)
+        request = ModelRequest(title.title_messages(turn.start.input, turn.said), agent.profile.model)
+        turn.title = title.read_title(agent.ask(request, _asked(goal, None), turn).text)
+
+
+def _run_tool(turn: Turn, tool: dict[str, Any], agent: Agent, asked: Asked) -> str:
+    """A goal that is one tool call. The tool's own failure is the goal's."""
+    call = ToolCall("", tool["name"], json.dumps(tool["arguments"], ensure_ascii=False))
+    result = ToolBatch([call], agent.profile.tools, asked, turn).run()[0]
+    if result.is_error:
+        raise ToolFailed(result.content)
+    return result.content
+
+
+def _agent_of(goal: Goal) -> Agent:
+    assert isinstance(goal.agent, Agent)
+    return goal.agent
+
+
+def _asked(goal: Goal, goal_id: str | None, on_text: Callable[[str], None] = lambda _: None) -> Asked:
+    assert goal.scope is not None
+    return Asked(goal, goal_id, goal.scope, on_text)

@@ -1,0 +1,34 @@
+"""From settings to the agents, with their tools and the provider that answers them."""
+
+from typing import Final
+
+from core.agent.agent import Agent, AgentProfile
+from core.provider.make_provider import make_provider
+from core.provider.provider import Provider
+from core.settings import Settings
+from core.tool.registry import make_tools
+
+#: What an agent is told that was given no instructions.
+DEFAULT_INSTRUCTIONS: Final = "You are a helpful assistant. Answer the user's request directly."
+
+
+def provider_of(settings: Settings) -> Provider:
+    """The provider that the settings name; close it."""
+    assert settings.llm_base_url is not None
+    key = settings.llm_api_key.get_secret_value() if settings.llm_api_key is not None else None
+    return make_provider(settings.llm_provider, settings.llm_base_url, key)
+
+
+def agents_of(settings: Settings, provider: Provider) -> dict[str, Agent]:
+    """Name -> agent; ``default`` is always among them. An agent that names no tools may use all that are allowed."""
+    tools = make_tools(settings.tools_allowed, settings.data_dir)
+    agents = {}
+    for name, spec in settings.agents.items():
+        profile = AgentProfile(
+            name,
+            spec.instructions or DEFAULT_INSTRUCTIONS,
+            spec.model or settings.llm_model,
+            tools if spec.tools is None else {each: tools[each] for each in spec.tools},
+        )
+        agents[name] = Agent(profile, provider, settings.cancel_timeout_ms / 1000)
+    return agents

@@ -1,0 +1,59 @@
+"""What an agent needs of the turn that it works for, and who asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from core.call import CallBook
+from core.cancellation import Scope
+from core.events import EventType
+
+
+class Threads(Protocol):
+    """The pool that runs tools; see :class:`core.engine.call_pool.CallPool`."""
+
+    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Run each once, as places become free."""
+
+    def current(self) -> object | None:
+        """The handle of the calling pool thread."""
+
+
+class TurnPort(Protocol):
+    """The turn, as an agent sees it. ``owner`` is the goal."""
+
+    calls: CallBook
+
+    @property
+    def workers(self) -> Threads:
+        """Threads for tools."""
+
+    def emit(
+        self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
+    ) -> None:
+        """Append an event to the turn."""
+
+    def resting(self, scope: Scope) -> AbstractContextManager[None]:
+        """Inside, the calling thread holds no place among the running calls: it only waits."""
+
+    def note_call(self, owner: Any, call_id: str, name: str, arguments: str) -> None:
+        """A tool is about to be called. ``Cancelled`` if the goal was stopped: then it is not."""
+
+    def note_output(self, owner: Any, call_id: str, stream: str, text: str) -> None:
+        """A piece of a tool's output; dropped once the goal is final."""
+
+    def note_result(self, owner: Any, call_id: str, content: str, is_error: bool) -> None:
+        """What a tool call came to; dropped once the goal is final."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """Who asks: a goal (or the plan in the making), its scope, and where its text goes."""
+
+    owner: object
+    goal_id: str | None
+    scope: Scope
+    on_text: Callable[[str], None]

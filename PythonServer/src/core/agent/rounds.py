@@ -1,0 +1,121 @@
+"""What one goal said and did, round by round: a piece of text, then the tools that it called, and so on.
+
+The same from memory and from the log: a running goal notes its own events here, and a restart folds the committed
+ones with :meth:`Rounds.take`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.events import EventType
+
+
+@dataclass(slots=True)
+class RoundCall:
+    """One tool call of a round; ``result`` is None while it is open. ``id`` is ours, and unique in the session."""
+
+    id: str
+    name: str
+    #: The model's own JSON text.
+    arguments: str
+    result: str | None = None
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """Text of the model, and the tool calls that followed it."""
+
+    parts: list[str] = field(default_factory=list)
+    calls: list[RoundCall] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What was said."""
+        return "".join(self.parts)
+
+
+class Rounds:
+    """All rounds of a goal; the last one without calls is its answer, or as far as that came."""
+
+    __slots__ = ("_rounds",)
+
+    def __init__(self) -> None:
+        self._rounds: list[Round] = []
+
+    # -- noting ---------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Text of the model; after a tool call it begins a new round."""
+        if not self._rounds or self._rounds[-1].calls:
+            self._rounds.append(Round())
+        self._rounds[-1].parts.append(text)
+
+    def call(self, call_id: str, name: str, arguments: str) -> None:
+        """A tool call; after a result it begins a new round."""
+        if not self._rounds or any(call.result is not None for call in self._rounds[-1].calls):
+            self._rounds.append(Round())
+        self._rounds[-1].calls.append(RoundCall(call_id, name, arguments))
+
+    def answer(self, call_id: str, content: str, is_error: bool) -> None:
+        """The result of a call. The first one stands."""
+        for call in self.open_calls():
+            if call.id == call_id:
+                call.result, call.is_error = content, is_error
+
+    def take(self, event_type: str, call_id: str | None, data: dict[str, Any]) -> None:
+        """Note what a committed event tells; other events change nothing."""
+        if event_type == EventType.TEXT:
+            self.say(data["text"])
+        elif event_type == EventType.TOOL_CALL and call_id is not None:
+            self.call(call_id, data["name"], data["arguments"])
+        elif event_type == EventType.TOOL_RESULT and call_id is not None:
+            self.answer(call_id, data["content"], data["is_error"])
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def open_calls(self) -> list[RoundCall]:
+        """The calls without a result, in order."""
+        return [call for each in self._rounds for call in each.calls if call.result is None]
+
+    @property
+    def text(self) -> str:
+        """Everything that was said, a blank line between rounds."""
+        return "\n\n".join(text for each in self._rounds if (text := each.text).strip())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The rounds as history in the inner form. Valid once no call is open: each call has its result after it."""
+        said: list[dict[str, Any]] = []
+        for each in self._rounds:
+            message: dict[str, Any] = {"role": "assistant", "content": each.text if each.text.strip() else ""}
+            if each.calls:
+                message["tool_calls"] = [_wire_call(call) for call in each.calls]
+            elif not message["content"]:
+                continue
+            said.append(message)
+            said.extend(_wire_result(call) for call in each.calls)
+        return said
+
+
+def parse_arguments(text: str) -> dict[str, Any] | None:
+    """The arguments of a tool call; None if they are not a JSON object."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _wire_call(call: RoundCall) -> dict[str, Any]:
+    arguments = call.arguments or "{}"
+    if parse_arguments(arguments) is None:  # providers demand an object, also in the history
+        arguments = json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def _wire_result(call: RoundCall) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "tool", "tool_call_id": call.id, "content": call.result or ""}
+    return message | ({"is_error": True} if call.is_error else {})

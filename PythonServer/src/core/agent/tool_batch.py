@@ -1,0 +1,148 @@
+"""The tool calls of one reply: run at once, each recorded with exactly one result, in the order of the calls.
+
+The goal's own thread only waits here and lends its place to the tools. A stop reaches each call through its scope;
+a call that has not begun never begins; one that does not end in time is left behind with its goal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from core.agent.ports import Asked, TurnPort
+from core.agent.rounds import parse_arguments
+from core.call import Outcome
+from core.cancellation import Cancelled, Cause, CauseWord, Level
+from core.gates import pause_at
+from core.ids import new_id
+from core.provider.provider import ToolCall
+from core.tool.tool import Tool, ToolFailed, ToolResult, ToolRun
+
+log = logging.getLogger(__name__)
+
+
+class ToolBatch:
+    """One batch; for one use."""
+
+    def __init__(self, calls: list[ToolCall], tools: Mapping[str, Tool], asked: Asked, port: TurnPort) -> None:
+        self._calls = calls
+        self._tools = tools
+        self._asked = asked
+        self._port = port
+        self._lock = threading.Lock()
+        # By id: what nobody has begun or called off yet.
+        self._unbegun: dict[str, ToolRun] = {}
+        self._results: dict[str, ToolResult] = {}
+
+    def run(self) -> list[ToolResult]:
+        """Run all calls; returns when each has ended. ``Cancelled`` if the goal was stopped, also just now."""
+        runs: list[ToolRun] = []
+        jobs: list[Callable[[], None]] = []
+        try:
+            for call in self._calls:
+                run = self._open(call)
+                runs.append(run)
+                self._port.note_call(self._asked.owner, run.id, call.name, call.arguments)
+                jobs.append(partial(self._execute, run, call))
+            pause_at("tool_batch.before_tools")
+            with self._port.resting(self._asked.scope), self._asked.scope.on_cancel(self._call_off):
+                self._port.workers.submit(jobs)
+                for run in runs:
+                    run.ended.wait()  # bounded: aborted by the stop, or left behind with the goal
+        finally:
+            self._call_off()
+        return [self._results[run.id] for run in runs]
+
+    def _open(self, call: ToolCall) -> ToolRun:
+        scope = self._asked.scope.open(Level.CALL, call.name)
+        owner, port, call_id = self._asked.owner, self._port, new_id("c")
+
+        def emit(stream: str, text: str) -> None:
+            port.note_output(owner, call_id, stream, text)
+
+        run = ToolRun(scope, self._asked.goal_id, call.name, emit, call_id)
+        with self._lock:
+            self._unbegun[run.id] = run
+        port.calls.add(run)
+        return run
+
+    def _claim(self, run: ToolRun) -> bool:
+        """Whether it is for the caller to begin, or to call off, this run: exactly one may."""
+        with self._lock:
+            return self._unbegun.pop(run.id, None) is not None
+
+    def _call_off(self) -> None:
+        """What has not begun never begins; its result is written at the turn's end."""
+        with self._lock:
+            waiting = list(self._unbegun.values())
+        for run in waiting:
+            if self._claim(run):
+                run.settle(Outcome.NOT_STARTED, "never began")
+                run.scope.finish()
+                self._port.calls.remove(run)
+
+    # -- one call, on a pool thread ----------------------------------------------------------
+
+    def _execute(self, run: ToolRun, call: ToolCall) -> None:
+        if not self._claim(run):
+            return
+        run.worker = self._port.workers.current()
+        result = self._result(run, call)
+        pause_at("tool_batch.before_result")
+        result = _as_it_ended(run, result, run.scope.finish())
+        self._results[run.id] = result
+        self._port.note_result(self._asked.owner, run.id, result.content, result.is_error)
+        self._port.calls.remove(run)
+
+    def _result(self, run: ToolRun, call: ToolCall) -> ToolResult | None:
+        """None if the tool was stopped and has nothing to show."""
+        tool = self._tools.get(call.name)
+        arguments = parse_arguments(call.arguments)
+        if tool is None:
+            return ToolResult(f"there is no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}", True)
+        if arguments is None or (fault := _find_fault(tool, arguments)):
+            why = "they are not a JSON object" if arguments is None else fault
+            return ToolResult(f"the arguments do not fit the tool: {why}", True)
+        try:
+            with run.scope.entered():
+                run.scope.checkpoint()
+                return tool.run(arguments, run)
+        except ToolFailed as failure:
+            return ToolResult(failure.detail, True)
+        except BaseException as error:  # whatever a tool does, it ends neither the server nor the goal
+            if isinstance(error, Cancelled) and run.scope.is_stopped:
+                return None
+            log.exception("tool %s failed", call.name)
+            return ToolResult(f"the tool failed: internal error ({type(error).__name__})", True)
+
+
+def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -> ToolResult:
+    """The result as the model reads it. ``cause``: a stop, or a limit of the tool's own, came before it had ended."""
+    if cause is None:
+        run.settle(Outcome.ALREADY_DONE, "it had finished")
+        return result or ToolResult("", True)
+    run.settle(Outcome.ABORTED, "ended by the stop")
+    if run.limit_hit is not None:
+        return result or ToolResult(f"ended: {cause.reason or cause.word}", True)
+    words = cancelled_text(cause.word)
+    return ToolResult(f"{words}\n{result.content}" if result is not None and result.content else words, True)
+
+
+def cancelled_text(cause: str) -> str:
+    """What stands for the result of a tool call that a stop ended."""
+    by_hand = (CauseWord.USER, CauseWord.OPERATOR)
+    return "cancelled by operator" if cause in by_hand else f"cancelled: {cause}"
+
+
+def _find_fault(tool: Tool, arguments: dict[str, Any]) -> str | None:
+    error = best_match(Draft202012Validator(tool.parameters).iter_errors(arguments))
+    if error is None:
+        return None
+    where = "/".join(str(part) for part in error.absolute_path)
+    return f"{where}: {error.message}" if where else str(error.message)

@@ -1,0 +1,43 @@
+"""What a turn takes over from before: the plan of the turn that it resumes, and its session's title."""
+
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from core.plan.plan_spec import GoalSpec, PlanSpec, ToolSpec
+from core.session.queries import read_plan
+from core.session.records import TurnStart
+from core.store.tables import sessions, turns
+
+
+def read_earlier(connection: Connection, start: TurnStart) -> tuple[PlanSpec | None, dict[str, str | None]]:
+    """The plan of the turn that ``start`` resumes, and the results of those of its leaves that were completed.
+
+    ``(None, {})`` if it resumes none, or one that was stopped before it had a plan.
+    """
+    if start.resumes is None:
+        return None, {}
+    turn = connection.execute(select(turns).where(turns.c.id == start.resumes)).mappings().one()
+    goals = read_plan(connection, turn)["goals"]
+    if not goals:
+        return None, {}
+    finished: dict[str, str | None] = {}
+    return PlanSpec.model_construct(goals=[_spec_of(goal, finished) for goal in goals]), finished
+
+
+def _spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:
+    inside = [_spec_of(each, finished) for each in goal["goals"]]
+    if not inside and goal["status"] == "COMPLETED":
+        finished[goal["id"]] = goal["result"]
+    tool = goal.get("tool")
+    # Checked when it was accepted; not again, so that a rule of today does not refuse a plan of yesterday.
+    return GoalSpec.model_construct(
+        id=goal["id"], title=goal["title"], prompt=goal["prompt"], depends_on=goal["depends_on"], goals=inside,
+        agent=goal.get("agent"), tool=ToolSpec.model_construct(**tool) if tool else None,
+    )  # fmt: skip
+
+
+def read_title(connection: Connection, session_id: str) -> str | None:
+    """The session's title, if it has one."""
+    title: str | None = connection.execute(select(sessions.c.title).where(sessions.c.id == session_id)).scalar()
+    return title

@@ -1,0 +1,75 @@
+"""What a turn adds to the history: made of what its goals said and did, the same from memory and from the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from core.agent.rounds import Rounds
+from core.agent.tool_batch import cancelled_text
+from core.cancellation import CauseWord
+from core.events import Event, EventType
+from core.plan.goal_status import GoalStatus
+from core.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one leaf brings."""
+
+    goal_id: str
+    rounds: Rounds
+    #: The whole answer, if the goal was completed.
+    result: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it said, also when it was cut off."""
+        return self.rounds.text if self.result is None else self.result
+
+
+def said_by(plan: Plan | None) -> list[Said]:
+    """The leaves of a plan, in plan order."""
+    leaves = [] if plan is None else plan.leaves()
+    return [
+        Said(goal.id, goal.rounds, goal.result if goal.status is GoalStatus.COMPLETED else None) for goal in leaves
+    ]
+
+
+def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[str, Any]]:
+    """The messages behind the user's: one assistant message, or a single goal's tool rounds; one mark at the end.
+
+    No call may be open (:func:`close_calls`).
+    """
+    messages: list[dict[str, Any]] = []
+    if len(said) == 1:
+        messages = said[0].rounds.messages()
+    if not any(message.get("tool_calls") for message in messages):
+        content = "\n\n".join(text for each in said if (text := each.text))
+        messages = [{"role": "assistant", "content": content}] if content.strip() else []
+    if not messages:  # blanks alone are no answer, and providers refuse them
+        content = f"[{state} before any text]" if cause is None else placeholder(cause)
+        messages = [{"role": "assistant", "content": content}]
+    last = next(message for message in reversed(messages) if message["role"] == "assistant")
+    if state == "cancelled":
+        last |= {"stopped": True, "cause": cause}
+    elif state == "failed":
+        last["failed"] = True
+    return messages
+
+
+def placeholder(cause: str) -> str:
+    """What stands for an assistant message when a stop came before any text."""
+    return f"[stopped{' by the user' if cause == CauseWord.USER else ': ' + cause} before any text]"
+
+
+def close_calls(said: list[Said], run_id: str, turn_id: str, cause: str) -> list[Event]:
+    """Give every open call the result that says why there is none; returns the events that record it."""
+    content = cancelled_text(cause)
+    closing = []
+    for each in said:
+        for call in each.rounds.open_calls():
+            each.rounds.answer(call.id, content, is_error=True)
+            data = {"content": content, "is_error": True}
+            closing.append(Event(run_id, EventType.TOOL_RESULT, data, turn_id, each.goal_id, call.id))
+    return closing

@@ -1,0 +1,93 @@
+"""The tool interface: run once, and say how it is stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from core.call import Call, CallKind
+from core.cancellation import Cause, CauseWord, Scope
+from core.clock import Alarm, alarm_clock
+from core.errors import ServerError
+
+
+class Stops(StrEnum):
+    """How a tool is stopped; each kind of call says so."""
+
+    #: It is cut from outside, at once: a socket shut, a process killed.
+    ABORTS = "aborts"
+    #: It is told, and ends by itself.
+    IS_ASKED = "is_asked"
+    #: It does not listen; it is left behind, and its late result is dropped.
+    IS_ABANDONED = "is_abandoned"
+
+
+class ToolFailed(ServerError):
+    """The tool could not do what was asked; the message is for the model and the user. It ends no goal."""
+
+    code, status, title = "tool_failed", 502, "The tool failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool call came to. ``content`` is what the model reads; it may be the partial output of a stopped call."""
+
+    content: str
+    is_error: bool = False
+
+
+class OutputPort(Protocol):
+    """Where a tool's progress goes."""
+
+    def __call__(self, stream: str, text: str) -> None:
+        """A piece of output, whole UTF-8; ``stream`` is ``stdout`` or ``stderr``."""
+
+
+class ToolRun(Call):
+    """One running tool call: its scope, its own limits, and its progress.
+
+    A limit and a stop are one mechanism, the scope, with different causes.
+    """
+
+    def __init__(self, scope: Scope, goal_id: str | None, name: str, emit: OutputPort, call_id: str | None = None) -> None:
+        super().__init__(CallKind.TOOL, scope, goal_id, call_id)
+        self.name = name
+        self.emit = emit
+        #: The pool's handle of the thread that runs it.
+        self.worker: object | None = None
+        self._limit: Cause | None = None
+
+    def limit_time(self, seconds: float) -> Alarm:
+        """End the call with cause ``deadline`` after that time; call the alarm off when it has ended."""
+        cause = Cause(CauseWord.DEADLINE, f"the tool took longer than {seconds:g} s")
+        return alarm_clock.after(seconds, lambda: self.limit(cause))
+
+    def limit(self, cause: Cause) -> None:
+        """End the call for a reason of its own, such as too much output."""
+        self._limit = self._limit or cause
+        self.scope.cancel(self._limit)
+
+    @property
+    def limit_hit(self) -> CauseWord | None:
+        """Which limit of its own ended the call; None while it runs, and if a stop came first."""
+        return self._limit.word if self._limit is not None and self.scope.cause is self._limit else None
+
+
+class Tool(Protocol):
+    """Something that an agent may call."""
+
+    #: As the model calls it; ``[A-Za-z0-9_-]{1,64}``.
+    name: str
+    description: str
+    #: JSON Schema of the arguments: an object.
+    parameters: dict[str, Any]
+    stops: Stops
+
+    def run(self, arguments: dict[str, Any], run: ToolRun) -> ToolResult:
+        """Do it. ``arguments`` fit ``parameters``. Blocks; stopped through ``run.scope``.
+
+        On a stop: raise ``Cancelled``, or return what there is so far. Either way the call counts as stopped, so
+        returning cannot hide the stop. ``ToolFailed`` becomes an error result for the model. ``run.settle`` says
+        what the stop made of it; who does not say so was ``aborted``.
+        """
