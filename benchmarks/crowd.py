@@ -84,6 +84,7 @@ class _Readers:
         self._request = (
             f"GET {orders['path']} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {orders['token']}\r\n\r\n"
         ).encode()
+        self._is_stream = "/events" in orders["path"]
         self._place = (orders["host"], orders["port"])
         self._count = orders["count"]
         self._epoll = select.epoll()
@@ -123,8 +124,8 @@ class _Readers:
         new = sock.recv(1 << 18)
         now = time.time()
         data = self._pending.get(fd, b"") + new
-        cut = data.rfind(b"\n\n") + 2 if self._until.startswith(b"id:") else len(data)
-        whole, self._pending[fd] = data[: max(cut, 0)], data[max(cut, 0) :]
+        cut = len(b"".join(data.rpartition(b"\n\n")[:2])) if self._is_stream else len(data)
+        whole, self._pending[fd] = data[:cut], data[cut:]  # no frame is cut in two
         ats, is_last = self._read(whole)
         self._lags.extend([(now - at) * 1000 for at in ats])
         if is_last or not new:

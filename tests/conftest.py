@@ -41,6 +41,14 @@ def openai_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory)
         yield process
 
 
+@pytest.fixture(scope="session")
+def anthropic_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """The same with the gateway as a server of the Anthropic Messages API."""
+    folder = tmp_path_factory.mktemp("anthropic-server")
+    with ServerProcess(folder, models.url, LLM_PROVIDER="anthropic", LLM_API_KEY="a-test-key") as process:
+        yield process
+
+
 @pytest.fixture
 def local(models: ModelServer, tmp_path: Path) -> Iterator[LocalServer]:
     """A server in this process, whose gates a test can hold."""

@@ -17,6 +17,7 @@ from core.errors import ProviderError, ServerError
 from core.events import EventType
 from core.session.inbox import MAX_WAITING
 from core.settings import Settings
+from core.tool.tool import ToolFailed
 from tests.architecture.sources import ROOT
 
 README = (ROOT / "README.md").read_text("utf-8")
@@ -113,7 +114,7 @@ def test_every_type_of_event_is_in_the_table() -> None:
 
 
 def test_every_problem_code_is_in_the_table_with_its_status() -> None:
-    problems = {kind.code: kind.status for kind in _kinds(ServerError) if not issubclass(kind, ProviderError)}
+    problems = {kind.code: kind.status for kind in _kinds(ServerError) if not issubclass(kind, ProviderError | ToolFailed)}
     problems |= {kind.code: kind.status for kind in (EndpointNotAllowed, KeyServerUnreachable)}
     problems |= {code: status for status, (code, _, _) in HTTP_PROBLEMS.items()}
     rows = table_rows((DOCS / "api.md").read_text("utf-8"), "## When it goes wrong")

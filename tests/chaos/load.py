@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -13,7 +12,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from tests.chaos.frames import read_frames
-from tests.chaos.witness import RUN_ENDS, Ledger, Message, Start, Witness
+from tests.chaos.witness import RUN_ENDS, Kill, Ledger, Message, Start, Witness
 from tests.support.api_client import Api, make_token
 from tests.support.model_server import script
 
@@ -46,41 +45,40 @@ class User:
         self._number = 0
         self._token = make_token(name)
         self._url = ""
-        self._api = Api("", self._token)
+        self.api = Api("", self._token)
 
     # -- one server ------------------------------------------------------------------------------
 
     def meet(self, url: str) -> Api:
         """A new server: connections of its own to it."""
-        self._api.close()
+        self.api.close()
         self._url = url
-        self._api = Api(url, self._token)
-        for run in [run for run in self.runs if run.is_over] + self.runs[:-MAX_LIVE]:
-            if run in self.runs:
-                self.runs.remove(run)
-                self.retired.append(run)
-        return self._api
+        self.api = Api(url, self._token)
+        kept = [run for run in self.runs if not run.is_over][-MAX_LIVE:]
+        self.retired += [run for run in self.runs if run not in kept]
+        self.runs = kept
+        return self.api
 
-    def act(self, is_killed: threading.Event) -> None:
+    def act(self, kill: Kill) -> None:
         """One thing after the other, until the server is gone."""
         kinds: list[tuple[Callable[[], None], int]] = [
             (self._start, 5), (self._say, 6), (self._stop, 4), (self._stop_plan, 1), (self._terminate, 1),
         ]  # fmt: skip
         choices, weights = [kind for kind, _ in kinds], [weight for _, weight in kinds]
-        self._until_lost(is_killed, lambda: self._random.choices(choices, weights)[0]())
+        self._until_lost(kill, lambda: self._random.choices(choices, weights)[0]())
 
-    def read(self, is_killed: threading.Event) -> None:
+    def read(self, kill: Kill) -> None:
         """Follow one run after the other, until the server is gone."""
         api = Api(self._url, self._token)
         with closing(api):
-            self._until_lost(is_killed, lambda: self._follow(api, is_killed))
+            self._until_lost(kill, lambda: self._follow(api, kill))
 
-    def _until_lost(self, is_killed: threading.Event, do: Callable[[], None]) -> None:
+    def _until_lost(self, kill: Kill, do: Callable[[], None]) -> None:
         try:
-            while not is_killed.is_set():
+            while not kill.is_done.is_set():
                 do()
         except LOST as error:
-            if not is_killed.is_set():
+            if not kill.is_due.is_set():
                 self._ledger.accuse(f"{self.name}: a connection was lost before the kill: {error!r}")
         except Exception as error:
             self._ledger.accuse(f"{self.name}: {error!r}")
@@ -103,7 +101,7 @@ class User:
             body["input"] = self._opening("on_server_lost" not in body)
         start = Start(key, body)
         self.starts_in_doubt.append(start)
-        answer = send_start(self._api, start)
+        answer = send_start(self.api, start)
         self.starts_in_doubt.remove(start)
         if self._fits(answer, 201, {409: ("session_is_busy",)}):
             self._ledger.count("runs")
@@ -136,7 +134,7 @@ class User:
         message = self._random.choice(run.messages) if repeats else Message(self._text(20), self._next("m"))
         if not repeats:
             run.messages.append(message)
-        answer = send_message(self._api, run, message)
+        answer = send_message(self.api, run, message)
         if not self._fits(answer, 202, {409: ("run_is_over",), 429: ("queue_full",)}):
             run.is_over = run.is_over or answer.status_code == 409
             if not repeats:
@@ -154,20 +152,25 @@ class User:
         if run is not None:
             keep = self._random.choice(("keep", "keep", "return", "drop"))
             body = {"wait_ms": self._random.choice((0, 0, 300)), "inbox": keep}
-            self._note_stop(run, self._api.request("POST", f"{run.path}/cancel", json=body))
+            self._note_stop(run, self.api.request("POST", f"{run.path}/cancel", json=body))
 
     def _terminate(self) -> None:
         run = self._any_run(lambda _: True)
-        if run is not None and self._note_stop(run, self._api.request("POST", f"{run.path}/terminate", json={})):
+        if run is not None and self._note_stop(run, self.api.request("POST", f"{run.path}/terminate", json={})):
             self._ledger.count("terminates")
             run.is_terminated = run.is_over = True
 
     def _stop_plan(self) -> None:
-        answer = self._api.request("POST", "/stopplan", json={})
+        answer = self.api.request("POST", "/stopplan", json={})
         if self._fits(answer, 200, {}) and answer.json()["stopped"]:
             run = next((run for run in self.runs if run.run_id == answer.json()["run_id"]), None)
             if run is not None:
                 self._note_stop(run, answer)
+
+    def end(self, run: Witness) -> None:
+        """Stop what the run is doing."""
+        verb = "terminate" if run.is_batch else "cancel"
+        self._note_stop(run, self.api.request("POST", f"{run.path}/{verb}", json={"wait_ms": 3000}))
 
     def _note_stop(self, run: Witness, answer: requests.Response) -> bool:
         if not self._fits(answer, 200, {409: ("run_is_over",)}):
@@ -178,9 +181,9 @@ class User:
             run.stopped_turns.add(answer.json()["turn_id"])
         return True
 
-    def _follow(self, api: Api, is_killed: threading.Event) -> None:
+    def _follow(self, api: Api, kill: Kill) -> None:
         if not self.runs:
-            is_killed.wait(0.01)  # nothing to read yet
+            kill.is_done.wait(0.01)  # nothing to read yet
             return
         run = self._reading.choice(self.runs[-3:])
         after = self._reading.choice((0, max(run.seen, default=0), max(run.seen, default=1) // 2))

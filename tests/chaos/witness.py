@@ -12,7 +12,7 @@ RUN_ENDS = ("run_completed", "run_cancelled", "run_failed")
 TURN_ENDS = ("turn_completed", "turn_cancelled", "turn_failed")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Start:
     """A ``POST /v1/runs``, to be repeated word for word if its answer was lost."""
 
@@ -20,7 +20,7 @@ class Start:
     body: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Message:
     """A ``POST …/input``; ``message_id`` is None while its answer has not come."""
 
@@ -29,7 +29,7 @@ class Message:
     message_id: str | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Witness:
     """All that its user was told about one run."""
 
@@ -73,6 +73,16 @@ class Witness:
         return None
 
 
+class Kill:
+    """What the load has to know of the end of its server."""
+
+    def __init__(self) -> None:
+        #: It may be gone from now on, and with it any connection.
+        self.is_due = threading.Event()
+        #: It is gone.
+        self.is_done = threading.Event()
+
+
 class Ledger:
     """Counts, and what was found wrong. For any thread."""
 
@@ -80,6 +90,7 @@ class Ledger:
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
+        self._told = 0
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a count."""
@@ -90,3 +101,10 @@ class Ledger:
         """Something that must not be."""
         with self._lock:
             self.violations.append(violation)
+
+    def fresh(self) -> list[str]:
+        """The violations since the last time that this was asked."""
+        with self._lock:
+            new = self.violations[self._told :]
+            self._told = len(self.violations)
+        return new

@@ -28,3 +28,17 @@ def own(models: ModelServer, tmp_path: Path) -> Iterator[ServerProcess]:
     """A server that the test may end."""
     with ServerProcess(tmp_path, models.url) as process:
         yield process
+
+
+@pytest.fixture
+def own_shell(models: ModelServer, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server with the shell that the test may end."""
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="shell") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def shell_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the shell, shared by the tests that do not end it."""
+    with ServerProcess(tmp_path_factory.mktemp("shell-server"), models.url, TOOLS_ALLOWED="shell") as process:
+        yield process

@@ -40,6 +40,11 @@ class Asked:
         data = [frame.removeprefix("data: ") for frame in frames if frame]
         return [value if value == "[DONE]" else json.loads(value) for value in data]
 
+    def named_events(self) -> list[tuple[str, str]]:
+        """Name and data of all frames of a stream whose frames have both. Waits for the end."""
+        frames = [frame.split("\n") for frame in self.response.read().decode().split("\n\n") if frame]
+        return [(name.removeprefix("event: "), data.removeprefix("data: ")) for name, data in frames]
+
     def close(self) -> None:
         """Let go of the answer."""
         if self._response is not None:
@@ -57,10 +62,25 @@ def asking(url: str, text: str, *, token: str | None = None, **body: Any) -> Ite
     whole |= body
     if token is not None:
         whole["metadata"] = {"cancellation_token": token}
+    with _sent(url, "/v1/chat/completions", whole, {}) as asked:
+        yield asked
+
+
+@contextmanager
+def asking_messages(url: str, text: str, **body: Any) -> Iterator[Asked]:
+    """The same in the form of the Anthropic Messages API."""
+    messages = [{"role": "user", "content": text}]
+    whole: dict[str, Any] = {"model": "m", "max_tokens": 1000, "stream": True, "messages": messages, **body}
+    with _sent(url, "/v1/messages", whole, {"anthropic-version": "2023-06-01"}) as asked:
+        yield asked
+
+
+@contextmanager
+def _sent(url: str, path: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[Asked]:
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=20)
     with closing(connection):
-        connection.request("POST", "/v1/chat/completions", json.dumps(whole))
+        connection.request("POST", path, json.dumps(body), headers)
         with closing(Asked(connection)) as asked:
             yield asked
 

@@ -96,6 +96,16 @@ def test_function_calls_of_the_old_form_find_their_results() -> None:
     assert len(set(results)) == 3
 
 
+def test_a_result_of_the_old_form_belongs_to_the_nearest_call_of_its_name() -> None:
+    call = {"role": "assistant", "function_call": {"name": "f"}}
+    history = repair(_read({"role": "user", "content": "q"}, call, call, {"role": "function", "name": "f", "content": "r"}))
+    assert [message["content"] for message in history] == ["q", "", "[no result was recorded]", "", "r"]
+
+
+def test_blank_system_texts_are_left_out() -> None:
+    assert read_history([{"role": "system", "content": each} for each in ("", " ", "s")]) == ([], ["s"])
+
+
 def test_ids_that_are_missing_are_left_to_the_repair() -> None:
     calls = [{"function": {"name": "f", "arguments": "{}"}}]
     read = _read({"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": calls}, {"role": "tool"})
@@ -212,7 +222,7 @@ def test_a_conversation_is_read_alike_in_either_style_and_in_a_mixture(
     assert _read(*said) == said
 
 
-_junk = st.sampled_from([None, True, 5, "x", "\x00", "\ud800", [], {}, [{}], ["x"], {"type": "image"}])
+_junk: st.SearchStrategy[Any] = st.sampled_from([None, True, 5, "x", "\x00", "\ud800", [], {}, [{}], ["x"], {"type": "image"}])
 _word = st.sampled_from(["a", "b", ""])
 
 
@@ -229,12 +239,13 @@ _blocks = st.lists(
     max_size=2,
 )  # fmt: skip
 _functions = st.builds(lambda text: {"name": "f", "arguments": text}, _mostly(_word))
+_calls = st.builds(lambda each, function: {"id": each, "function": function}, _word, _functions)
 _messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "tool", "function", "system"]), "name": st.just("f")},
     optional={
         "content": _mostly(st.one_of(_word, _blocks)),
         "tool_call_id": _mostly(_word),
-        "tool_calls": _mostly(st.lists(st.builds(lambda each, f: {"id": each, "function": f}, _word, _functions), max_size=2)),
+        "tool_calls": _mostly(st.lists(_calls, max_size=2)),
         "function_call": _mostly(_functions),
     },
 )  # fmt: skip

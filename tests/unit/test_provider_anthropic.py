@@ -250,7 +250,8 @@ def test_a_key_of_any_shape_that_the_server_repeats_is_hidden_in_an_event_too() 
 
     def script(peer: Peer) -> None:
         peer.read_request()
-        peer.answer(event("error", error={"type": "authentication_error", "message": f"no {key}"}))
+        refused = event("error", error={"type": "authentication_error", "message": f"no {key}"})
+        peer.answer(refused, content_type="text/event-stream")
 
     with RawServer(script) as server:
         error = Running(AnthropicProvider(server.url, key)).wait().error

@@ -134,6 +134,12 @@ def test_a_result_written_twice_answers_no_later_call_with_the_same_id() -> None
     assert results == [_result("c", "1"), _no_result("c_2")]
 
 
+def test_a_result_written_twice_before_its_call_answers_that_call_only() -> None:
+    broken = [_user(), _result("c", "1"), _result("c", "1"), _said("", _call("c")), _said("", _call("c"))]
+    results = [message for message in _repaired(broken) if message["role"] == "tool"]
+    assert results == [_result("c", "1"), _no_result("c_2")]
+
+
 def test_a_result_written_twice_does_not_take_the_place_of_a_later_calls_own() -> None:
     rounds = [_said("", _call("c")), _result("c", "1"), _result("c", "twice"), _said("", _call("c")), _result("c", "2")]
     results = [message for message in _repaired([_user(), *rounds]) if message["role"] == "tool"]
@@ -194,8 +200,10 @@ def test_arguments_that_are_an_object_are_written_as_text_and_fit_text_stays_as_
 
 
 def test_a_call_without_type_or_name_gets_them_and_one_that_is_no_object_is_left_out() -> None:
-    history = _repaired([_user(), _said("", {"id": "a"}, "junk", {"id": 5, "function": {"name": "n"}})])  # type: ignore[arg-type]
-    assert history[1]["tool_calls"] == [_call("a", name=UNKNOWN_TOOL), _call("5", name="n")]
+    calls: list[Any] = [{"id": "a"}, "junk", {"id": 5, "function": {"name": "n"}}, _call("b", name=" ")]
+    history = _repaired([_user(), _said("", *calls)])
+    names = [_call("a", name=UNKNOWN_TOOL), _call("5", name="n"), _call("b", name=UNKNOWN_TOOL)]
+    assert history[1]["tool_calls"] == names
 
 
 # -- the order ------------------------------------------------------------------------------------
@@ -248,6 +256,16 @@ def test_a_blank_answer_that_was_the_only_one_keeps_its_marks() -> None:
     stopped = _said("", stopped=True, cause="user", turn_id="t_1")
     history = _repaired([_user("1", turn_id="t_1"), stopped, _user("2", turn_id="t_2")])
     assert history[1] == stopped | {"content": NO_ANSWER}
+
+
+def test_of_several_blank_answers_the_marks_of_the_last_stay_and_for_that_message_only() -> None:
+    blank = [_said("", failed=True), _said("", stopped=True)]
+    history = _repaired([_user("1"), *blank, _user("2"), _user("3"), *blank, _said("x")])
+    assert history == [
+        *(_user("1"), _said(NO_ANSWER, stopped=True)),
+        *(_user("2"), _said(NO_ANSWER)),
+        *(_user("3"), _said("x")),
+    ]
 
 
 def test_a_message_that_is_put_in_belongs_to_the_turn_of_its_neighbour() -> None:

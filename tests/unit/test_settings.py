@@ -118,7 +118,6 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_cure(
 @pytest.mark.parametrize(
     ("variables", "word"),
     [
-        ({"LLM_PROVIDER": "anthropic"}, "LLM_PROVIDER=anthropic"),
         ({"NATS_URL": "nats://127.0.0.1:4222"}, "NATS_URL"),
         ({"TOOLS_ALLOWED": "shell, http_request"}, "TOOLS_ALLOWED='shell,http_request'"),
         ({"AUTO_TITLE": "on"}, "AUTO_TITLE"),
@@ -264,6 +263,16 @@ def test_openai_needs_a_base_that_ends_in_v1(monkeypatch: pytest.MonkeyPatch) ->
     settings = accepted(monkeypatch, LLM_BASE_URL="http://127.0.0.1:9000/v1/")
     assert settings.llm_base_url == "http://127.0.0.1:9000/v1"
     assert not settings.needs_stand_in
+
+
+def test_anthropic_needs_a_base_that_may_end_in_v1(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = refusal(monkeypatch, LLM_PROVIDER="anthropic")
+    assert line.startswith("LLM_PROVIDER=anthropic needs LLM_BASE_URL")
+
+    for url in ("http://127.0.0.1:9000", "http://127.0.0.1:9000/v1"):
+        settings = accepted(monkeypatch, LLM_BASE_URL=url)
+        assert settings.llm_base_url == url
+        assert not settings.needs_stand_in
 
 
 def test_a_gateway_address_leaves_v1_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,22 +31,19 @@ class InputAccepted(BaseModel):
     disposition: Literal["started", "queued", "duplicate"]
 
 
-class TurnStarted(BaseModel):
-    """A new turn in the place of an earlier one."""
+class Resumed(BaseModel):
+    """A new turn, which takes over the finished goals of the one that it resumes."""
 
     run_id: str
     turn_id: str
-
-
-class Resumed(TurnStarted):
-    """It takes over the finished goals of the turn that it resumes."""
-
     resumes: str
 
 
-class Regenerated(TurnStarted):
-    """It asks the message of the turn that it replaces again."""
+class Regenerated(BaseModel):
+    """A new turn, which asks the message of the one that it replaces again."""
 
+    run_id: str
+    turn_id: str
     replaces: str
 
 
@@ -232,6 +229,15 @@ class Inbox(BaseModel):
     messages: list[WaitingMessage]
 
 
+class Imported(BaseModel):
+    """The session, and the run in which it goes on."""
+
+    session_id: str
+    run_id: str
+    turns: int
+    messages: int
+
+
 # -- health ----------------------------------------------------------------------------------
 
 
@@ -269,7 +275,7 @@ _CODES: Final = {
     401: "unauthenticated",
     403: "insufficient_scope",
     404: "not_found",
-    409: "session_is_busy, run_is_over, turn_is_over, not_interactive, run_is_busy, turn_not_stopped",
+    409: "session_is_busy, run_is_over, turn_is_over, not_interactive, run_is_busy, turn_not_stopped, session_exists",
     413: "payload_too_large",
     415: "unsupported_media_type",
     422: "invalid_request, invalid_plan, idempotency_key_reused",
@@ -311,6 +317,7 @@ STOP_PLAN_PROBLEMS: Final = _problems(400, 401, 413, 415, 422, 503) | _UNRECORDE
 STOP_SESSION_PROBLEMS: Final = STOP_PLAN_PROBLEMS | _problems(404)
 
 TEXT: Final = _answer("text/plain", {"type": "string"}, "The text format of Prometheus")
+JSON_LINES: Final = _answer("application/jsonl", {"type": "string"}, "The session, its turns and its waiting messages")
 EVENT_STREAM: Final = _answer("text/event-stream", {"type": "string"}, "The events, as docs/events.md describes them")
 
 

@@ -1,4 +1,4 @@
-"""Request bodies: one JSON object, strictly read, at most 1 MiB."""
+"""Request bodies: one JSON object, strictly read, at most 1 MiB; where a session is imported, JSON Lines too."""
 
 import json
 import math
@@ -14,6 +14,10 @@ from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityToo
 from core.errors import InvalidJson, InvalidRequest
 
 MAX_BODY_BYTES = 1024 * 1024
+#: Endpoints whose body may be longer.
+LARGER_BODIES = {"import_session": 32 * MAX_BODY_BYTES}
+#: The media types of JSON Lines: an object a line.
+JSON_LINES = frozenset({"application/jsonl", "application/x-ndjson", "application/x-jsonlines"})
 #: How much of a body that is too large is still read, so that the connection can be used for the next request.
 MAX_DISCARDED_BYTES = 16 * MAX_BODY_BYTES
 #: Deeper than any plan that is allowed, and well above what the recursive libraries behind us can take.
@@ -36,6 +40,8 @@ class JsonRequest(Request):
         body = self._whole_body()
         if not body:
             return {}
+        if self.mimetype in JSON_LINES:
+            return {"lines": [parse_object(line) for line in body.split(b"\n") if line.strip()]}
         if self.mimetype and not self.is_json:
             raise UnsupportedMediaType
         return parse_object(body, self.mimetype_params.get("charset", "utf-8"))
@@ -52,7 +58,7 @@ class JsonRequest(Request):
             raise ClientDisconnected from error
         # The framework cuts a body without a length at the limit, and takes a broken one for a whole one.
         if self.content_length is None:
-            if len(body) >= MAX_BODY_BYTES and self.environ["wsgi.input"].read(1):
+            if len(body) >= (self.max_content_length or MAX_BODY_BYTES) and self.environ["wsgi.input"].read(1):
                 self._discard(MAX_DISCARDED_BYTES)
                 raise RequestEntityTooLarge
         elif len(body) < self.content_length:
@@ -80,6 +86,8 @@ def install_json_bodies(app: Flask) -> None:
     @app.before_request
     def check_body() -> None:
         if request.routing_exception is None and request.method in {"POST", "PUT", "PATCH", "DELETE"}:
+            view = (request.endpoint or "").rpartition(".")[2]
+            request.max_content_length = LARGER_BODIES.get(view, MAX_BODY_BYTES)
             request.get_json()
 
 

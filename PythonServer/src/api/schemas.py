@@ -1,5 +1,6 @@
 """The shapes of requests. An unknown field is an error: it would be a wish that nobody fulfils."""
 
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -28,7 +29,21 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Query(BaseModel):
+class _Asked(BaseModel):
+    """The framework asks for the schema of what is no body with every request: it is made once."""
+
+    @classmethod
+    def model_json_schema(cls, *how: Any, **options: Any) -> dict[str, Any]:
+        """As pydantic makes it."""
+        return super().model_json_schema(*how, **options) if how or options else _plain_schema(cls)
+
+
+@cache
+def _plain_schema(model: type[_Asked]) -> dict[str, Any]:
+    return super(_Asked, model).model_json_schema()
+
+
+class _Query(_Asked):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -67,7 +82,7 @@ class CreateRunBody(_Body):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class CreateRunHeaders(BaseModel):
+class CreateRunHeaders(_Asked):
     """What may come with a new run."""
 
     idempotency_key: str | None = Field(
@@ -118,6 +133,18 @@ class TerminateBody(_Body):
     wait_ms: int = Field(default=0, ge=0, le=30_000)
 
 
+class ImportBody(_Body):
+    """The lines of an export; as JSON Lines (Content-Type: application/jsonl) they are the whole body."""
+
+    lines: list[dict[str, Any]]
+
+
+class ImportQuery(_Query):
+    """Under which id; by default that of the export."""
+
+    session_id: SessionId | None = None
+
+
 class EmptyBody(_Body):
     """An empty JSON object, or no body."""
 
@@ -155,7 +182,7 @@ class EventsQuery(_Query):
     after: int | None = Field(default=None, ge=0, lt=10**18, description="The id of the last event that you have")
 
 
-class EventsHeaders(BaseModel):
+class EventsHeaders(_Asked):
     """What a browser sends by itself when it connects again."""
 
     last_event_id: str | None = Field(

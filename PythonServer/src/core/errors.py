@@ -80,6 +80,12 @@ class NotInteractive(ServerError):
     code, status, title = "not_interactive", 409, "The run is not interactive"
 
 
+class SessionExists(ServerError):
+    """An import makes a session; it never mixes two."""
+
+    code, status, title = "session_exists", 409, "There is a session with that id already"
+
+
 class RunIsBusy(ServerError):
     """A turn of the run is open; this is for a parked run."""
 

@@ -43,6 +43,8 @@ USER_SESSION_ENDPOINTS: Final = {
     "get_plan": _READ,
     "get_receipts": _READ,
     "get_inbox": _READ,
+    "export_session": _READ,
+    "import_session": _CREATE,
 }
 
 #: What only the remote session API token may call.

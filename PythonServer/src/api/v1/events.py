@@ -1,6 +1,9 @@
 """The event log of a run as server-sent events."""
 
-from flask import Response, current_app
+import threading
+from typing import Final
+
+from flask import Response, current_app, g
 from flask_openapi import APIBlueprint, Tag
 
 from api.answers import EVENT_STREAM, READ_PROBLEMS
@@ -11,6 +14,24 @@ from core.base.Main import Main
 from core.errors import InvalidRequest
 
 event_routes = APIBlueprint("events", __name__, abp_tags=[Tag(name="events")], abp_security=BEARER)
+
+#: Readers that are let in at the same time. When a thousand come at once, because a network is back, the others wait
+#: here, without wanting the interpreter, which a stop needs.
+DOORS: Final = 2
+
+_doors = threading.BoundedSemaphore(DOORS)
+
+
+@event_routes.before_request
+def _enter() -> None:
+    _doors.acquire()
+    g.is_in_the_door = True
+
+
+@event_routes.teardown_request
+def _leave_the_door(_: BaseException | None) -> None:
+    if g.pop("is_in_the_door", False):  # teardown comes also for those whom the guard turned away
+        _doors.release()
 
 
 @event_routes.get("/v1/runs/<run_id>/events", responses={200: EVENT_STREAM, **READ_PROBLEMS})

@@ -90,6 +90,9 @@ export const sendInput = (runId, text, clientMessageId) =>
 export const cancelRun = (runId, turnId) =>
   json("POST", run(runId, "/cancel"), { body: { if_turn: turnId } });
 export const terminateRun = (runId) => json("POST", run(runId, "/terminate"), { body: {} });
+export const resumeRun = (runId, turnId) => json("POST", run(runId, "/resume"), { body: { if_turn: turnId } });
+export const regenerateRun = (runId, turnId) => json("POST", run(runId, "/regenerate"), { body: { if_turn: turnId } });
+export const rollBackRun = (runId, turnId) => json("POST", run(runId, "/rollback"), { body: { if_turn: turnId } });
 
 /** The open response of the run's event stream, from the event behind `after` on. */
 export const openEvents = (runId, after, signal) =>

@@ -2,10 +2,21 @@
 
 import { getRun } from "./api.js";
 import { Follower } from "./follower.js";
+import { GoingBack, waysBack } from "./going_back.js";
 import { Outbox, titleOf } from "./outbox.js";
 import { Past } from "./past.js";
-import { apply, newChat, openTurn } from "./state.js";
+import { apply, lastTurn, newChat, openTurn } from "./state.js";
 import { Stopper } from "./stopper.js";
+
+const NOT_DONE = {
+  resume: "The turn was not resumed",
+  regenerate: "The message was not asked again",
+  rollback: "The turn was not taken out",
+};
+/** What comes often, and changes nothing that the list of runs shows. */
+const INSIDE_A_TURN = new Set(
+  ["text", "reasoning", "goal_status", "usage", "plan_updated", "tool_call", "tool_output", "tool_result"],
+);
 
 /**
  * `on.changed(turnIds)` after every change (null: everything), `on.connection(word)`, `on.runs()` when the list of
@@ -19,6 +30,7 @@ export class Conversation {
   past;
   outbox = new Outbox(this);
   stopper;
+  goingBack;
   #follower = null;
   #on;
   #isClosed = false;
@@ -30,7 +42,7 @@ export class Conversation {
       changed: () => this.#changed(null),
       refused: (error) => this.#on.trouble(error, "The earlier messages cannot be shown"),
     });
-    this.#resetStopper();
+    this.#resetActions();
     if (runId !== null) this.#follow();
   }
 
@@ -47,11 +59,12 @@ export class Conversation {
 
   /** Whether a stop would find something: a turn, or a message that is about to become one. */
   get isBusy() {
-    return this.turn !== null || (this.chat.phase !== "open" && this.#sending() !== null);
+    return this.turn !== null || (this.chat.phase !== "open" && (this.#sending() !== null || this.goingBack.isStarting));
   }
 
   get isStopping() {
     const { turn } = this;
+    if (this.goingBack.pending?.isStopWanted) return true;
     if (this.outbox.items.some((item) => item.isStopWanted && item.error === null)) return true;
     return turn !== null && (turn.state === "stopping" || this.stopper.isWanted(turn.id));
   }
@@ -62,13 +75,21 @@ export class Conversation {
     return this.chat.end?.state ?? (this.chat.seq > 0 ? "awaiting_input" : null);
   }
 
-  /** The title of the session's first run, or the one it is going to have; null if there is none. */
+  /** What the session's first run is called, or is going to be; else the name that the server made; else null. */
   get title() {
-    if (this.past.title !== undefined) return this.past.title;
-    const first = this.past.chats[0] ?? this.chat;
-    if (first.seq > 0) return first.metadata.title ?? null;
-    const item = this.#sending();
+    const chats = [...this.past.chats, this.chat];
+    const given = this.past.title ?? chats[0].metadata.title;
+    if (typeof given === "string" && given !== "") return given;
+    const made = chats.findLast((chat) => chat.title !== null);
+    if (made !== undefined) return made.title;
+    const item = this.past.title === undefined && chats[0].seq === 0 ? this.#sending() : null;
     return item === null ? null : titleOf(item.text);
+  }
+
+  /** What may be done with the newest turn, `{turnId, ways, pending}`; no ways while something is on its way. */
+  get back() {
+    const ways = this.#sending() === null ? waysBack(this.chat) : [];
+    return { turnId: lastTurn(this.chat)?.id ?? null, ways, pending: this.goingBack.pending?.way ?? null };
   }
 
   send(text) {
@@ -80,6 +101,7 @@ export class Conversation {
   stop() {
     const { turn } = this;
     if (turn !== null) return this.#stopTurn(turn.id);
+    if (this.goingBack.isStarting) return this.#stopWhatStarts(this.goingBack.pending);
     const item = this.#sending();
     if (item === null) return undefined;
     item.isStopWanted = true;
@@ -90,6 +112,11 @@ export class Conversation {
   /** End the run for good. */
   end() {
     if (this.runId !== null && this.chat.phase !== "over") this.stopper.endRun(this.runId);
+  }
+
+  /** `way` is `resume`, `regenerate` or `rollback`: of the newest turn. */
+  goBack(way) {
+    if (this.back.ways.includes(way)) this.goingBack.start(this.runId, this.back.turnId, way);
   }
 
   // -- told by the outbox --------------------------------------------------------------------
@@ -106,7 +133,7 @@ export class Conversation {
     this.runId = answer.run_id;
     this.sessionId = answer.session_id;
     this.outbox.startOver();
-    this.#resetStopper();
+    this.#resetActions();
     this.#restart();
     this.#on.address();
   }
@@ -144,13 +171,13 @@ export class Conversation {
     const touched = new Set();
     let isListOld = false;
     for (const event of events) {
-      const turnId = apply(this.chat, event);
-      if (turnId !== null) touched.add(turnId);
+      for (const turnId of apply(this.chat, event)) touched.add(turnId);
       if (event.type === "turn_started") this.#lookBehind(event);
-      isListOld ||= !["text", "reasoning", "goal_status", "usage", "plan_updated"].includes(event.type);
+      isListOld ||= !INSIDE_A_TURN.has(event.type);
     }
     this.sessionId ??= this.chat.sessionId;
     this.outbox.settle();
+    this.goingBack.settle(this.chat);
     this.#changed(touched);
     if (isListOld) this.#on.runs();
   }
@@ -175,18 +202,36 @@ export class Conversation {
     }
   }
 
+  /** Once the server has said which turn it is. */
+  #stopWhatStarts(pending) {
+    pending.isStopWanted = true;
+    if (pending.answer !== null) this.#stopTurn(pending.answer.turn_id);
+    this.#changed(null);
+  }
+
   #stopTurn(turnId) {
     // A batch run cannot be parked: stopping its turn is ending it.
     if (this.chat.isInteractive) this.stopper.stopTurn(this.runId, turnId);
     else this.stopper.endRun(this.runId);
   }
 
-  #resetStopper() {
+  #resetActions() {
     this.stopper = new Stopper({
       changed: () => this.#changed(null),
       answered: () => this.#follower?.poke(),
       refused: (error) => this.#on.trouble(error, "The stop was refused"),
       unreachable: (error) => this.#on.trouble(error, "The stop has not reached the server yet, trying again"),
+    });
+    this.goingBack = new GoingBack({
+      changed: () => this.#changed(null),
+      answered: (pending) => {
+        if (pending.isStopWanted) this.#stopTurn(pending.answer.turn_id);
+        this.#follower?.poke();
+      },
+      refused: (error, way) => {
+        this.#changed(null);
+        this.#on.trouble(error, NOT_DONE[way]);
+      },
     });
   }
 

@@ -1,6 +1,8 @@
 // What the events of a run add up to. Replay and live go through the same function, so a reload shows what was seen.
 // No clock, no network, no DOM: the same events always give the same state.
 
+import { addCall, addOutput, addText, closeCalls, endCall, settleAnswer } from "./parts.js";
+
 export const FINAL_GOAL = new Set(["COMPLETED", "FAILED", "CANCELLED"]);
 
 /** A turn only moves to the right: nothing brings "stopping" back to "running". */
@@ -12,6 +14,8 @@ export function newChat() {
     sessionId: null,
     isInteractive: true,
     metadata: {},
+    /** The name that the server has made for the session, if one of its turns here did. */
+    title: null,
     /** `open`, `parked` or `over`. */
     phase: "parked",
     /** id -> turn, oldest first. */
@@ -32,17 +36,18 @@ export function openTurn(chat) {
   return turn !== null && isOpen(turn) ? turn : null;
 }
 
-/** Take in one event. Returns the id of the turn that it changed, or null. An event is taken once. */
+/** Take in one event. Returns the ids of the turns that it changed. An event is taken once. */
 export function apply(chat, event) {
-  if (event.seq <= chat.seq) return null;
+  if (event.seq <= chat.seq) return [];
   chat.seq = event.seq;
-  ON_CHAT[event.type]?.(chat, event);
+  const others = ON_CHAT[event.type]?.(chat, event) ?? [];
   const turn = chat.turns.get(event.turn_id);
-  if (turn === undefined) return null;
+  if (turn === undefined) return others;
   if (isOpen(turn)) ON_TURN[event.type]?.(turn, event); // what comes late for a turn that has ended changes nothing
-  return turn.id;
+  return [turn.id, ...others];
 }
 
+// These return the ids of other turns than the event's own that they changed, if any.
 const ON_CHAT = {
   run_started(chat, event) {
     chat.sessionId = event.session_id;
@@ -50,8 +55,22 @@ const ON_CHAT = {
     chat.metadata = event.metadata ?? {};
   },
   turn_started(chat, event) {
+    const previous = lastTurn(chat);
     chat.phase = "open";
     chat.turns.set(event.turn_id, newTurn(event));
+    if (previous === null || event.message_id !== undefined) return [];
+    // No message has started it: the previous turn is asked again, or resumed.
+    releaseHeld(chat);
+    return previous.leftOut === null ? [] : leaveOut(chat, previous.id, "asked_again");
+  },
+  turn_resumed(chat, event) {
+    const turn = chat.turns.get(event.turn_id);
+    if (turn !== undefined) turn.resumed = chat.turns.get(event.resumes) ?? null;
+    return leaveOut(chat, event.resumes, "resumed");
+  },
+  turn_rolled_back: (chat, event) => leaveOut(chat, event.rolled_back, "rolled_back"),
+  turn_completed(chat, event) {
+    chat.title = event.title ?? chat.title;
   },
   awaiting_input(chat) {
     chat.phase = "parked";
@@ -65,8 +84,7 @@ const ON_CHAT = {
   message_delivered(chat, event) {
     const wasHeld = chat.messages.get(event.message_id)?.fate === "held";
     chat.messages.delete(event.message_id);
-    if (!wasHeld) return;
-    for (const message of chat.messages.values()) if (message.fate === "held") message.fate = "queued";
+    if (wasHeld) releaseHeld(chat);
   },
   message_returned: (chat, event) => settleMessage(chat, event, "returned"),
   message_withdrawn: (chat, event) => settleMessage(chat, event, "withdrawn"),
@@ -89,23 +107,29 @@ const ON_TURN = {
     goal.status = event.status;
     goal.cause = event.cause ?? null;
     goal.error = event.error ?? null;
-    if (event.result != null) goal.text = event.result;
+    if (event.result != null) settleAnswer(goal, event.result);
     goal.retry = null;
-    if (FINAL_GOAL.has(event.status)) goal.endedAt = Date.parse(event.at);
+    if (FINAL_GOAL.has(event.status)) endGoal(goal, Date.parse(event.at));
     else goal.startedAt = Date.parse(event.at);
   },
   text(turn, event) {
     advance(turn, "running");
     const goal = turn.goals.get(event.goal_id);
     if (goal === undefined) return;
-    goal.text += event.text;
+    addText(goal, event.text);
     goal.retry = null;
   },
   reasoning(turn, event) {
     advance(turn, "running");
     const goal = turn.goals.get(event.goal_id);
-    if (goal !== undefined) goal.thinking += event.text;
+    if (goal === undefined) return;
+    if (goal.thinking && goal.thoughtUpTo < goal.parts.length) goal.thinking += "\n\n";
+    goal.thinking += event.text;
+    goal.thoughtUpTo = goal.parts.length;
   },
+  tool_call: (turn, event) => onGoal(turn, event, addCall),
+  tool_output: (turn, event) => onGoal(turn, event, addOutput),
+  tool_result: (turn, event) => onGoal(turn, event, endCall),
   retry(turn, event) {
     const retry = {
       attempt: event.attempt, maxAttempts: event.max_attempts, isCapped: event.capped, reason: event.reason,
@@ -138,12 +162,18 @@ function newTurn(event) {
     note: null, retry: null, cause: null, reason: null, error: null, receipt: null,
     /** The messages that the turn added to the transcript. */
     messages: [],
+    /** Tokens of all its model calls, `{calls, input_tokens, output_tokens, source}`. */
+    usage: null,
+    /** Why it is no part of the conversation any more: `resumed`, `rolled_back` or `asked_again`. */
+    leftOut: null,
+    /** The turn whose finished goals it takes over. */
+    resumed: null,
   };
 }
 
 function takeGoal(turn, told) {
   const known = turn.goals.get(told.id);
-  const goal = known ?? { id: told.id, text: "", thinking: "", retry: null };
+  const goal = known ?? newGoal(told.id, turn.resumed?.goals.get(told.id));
   turn.goals.set(told.id, goal);
   Object.assign(goal, {
     title: told.title, dependsOn: told.depends_on, cause: told.cause, error: told.error,
@@ -151,9 +181,28 @@ function takeGoal(turn, told) {
     endedAt: told.ended_at ? Date.parse(told.ended_at) : null,
   });
   if (known === undefined || !FINAL_GOAL.has(known.status)) goal.status = told.status;
-  if (told.result != null) goal.text = told.result;
+  if (told.result != null) settleAnswer(goal, told.result);
   goal.goals = told.goals.map((child) => takeGoal(turn, child));
   return goal;
+}
+
+/** `before` is the goal of the turn that is resumed: if it was finished, it is kept with all that it said and did. */
+function newGoal(id, before) {
+  const isKept = before?.status === "COMPLETED";
+  const goal = { id, parts: [], thinking: "", thoughtUpTo: 0, retry: null, isKept };
+  return isKept ? { ...goal, parts: structuredClone(before.parts), thinking: before.thinking } : goal;
+}
+
+/** Something of a goal's tools. */
+function onGoal(turn, event, change) {
+  advance(turn, "running");
+  const goal = turn.goals.get(event.goal_id);
+  if (goal !== undefined) change(goal, event);
+}
+
+function endGoal(goal, at) {
+  goal.endedAt = at;
+  closeCalls(goal, at);
 }
 
 function advance(turn, state) {
@@ -165,6 +214,7 @@ function endTurn(turn, event, state) {
   turn.endedAt = Date.parse(event.at);
   turn.messages = event.messages ?? [];
   turn.error = event.error ?? null;
+  turn.usage = event.usage ?? null;
   turn.retry = null;
   if (state === "cancelled") {
     turn.cause = event.cause;
@@ -173,11 +223,24 @@ function endTurn(turn, event, state) {
   }
   for (const goal of turn.goals.values()) {
     goal.retry = null;
+    closeCalls(goal, turn.endedAt);
     if (FINAL_GOAL.has(goal.status)) continue;
     goal.status = "CANCELLED"; // nothing stays alive on the page after its turn
     goal.cause ??= turn.cause;
     if (goal.startedAt !== null) goal.endedAt ??= turn.endedAt;
   }
+}
+
+/** A turn is no part of the conversation any more. */
+function leaveOut(chat, turnId, why) {
+  const turn = chat.turns.get(turnId);
+  if (turn === undefined) return [];
+  turn.leftOut = why;
+  return [turnId];
+}
+
+function releaseHeld(chat) {
+  for (const message of chat.messages.values()) if (message.fate === "held") message.fate = "queued";
 }
 
 function settleMessage(chat, event, fate) {

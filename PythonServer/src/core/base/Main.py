@@ -22,9 +22,11 @@ from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
 from core.session import going_back, queries
-from core.session.access import Caller, find_run
+from core.session.access import Caller, find_run, find_session
+from core.session.arrival import take_in
 from core.session.earlier import read_title
 from core.session.event_source import EventSource
+from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
 from core.session.replay import Replay
 from core.session.run_state import TERMINAL
@@ -209,6 +211,20 @@ class Main:
         """The messages that wait."""
         with self.reading() as connection:
             return {"messages": queries.inbox(connection, find_run(connection, caller, run_id)["id"])}
+
+    def export_session(self, caller: Caller, session_id: str) -> list[dict[str, Any]]:
+        """The lines of a session; see :mod:`core.session.portable`."""
+        with self.reading() as connection:
+            session = find_session(connection, caller, session_id)
+            if session is None:
+                raise NotFound("there is no such session")
+            return list(session_lines(connection, session))
+
+    def import_session(self, caller: Caller, session_id: str | None, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        """Make a session of exported lines, under its own id or another; durable when it returns."""
+        read = read_lines(lines)
+        wanted = session_id or caller.session_id or read[0].session_id
+        return self.engine.accept(lambda tx: (take_in(tx, caller, wanted, read), None))
 
     def read_events(self, caller: Caller, run_id: str) -> EventSource:
         """The run's events, to be read from any point on; checks the owner now."""

@@ -58,6 +58,8 @@ def _newest(tx: Transaction, caller: Caller, run_id: str, if_turn: str | None) -
         raise NotInteractive("a batch run does not go back")
     if run["state"] != RunState.AWAITING_INPUT:
         raise RunIsBusy("stop the turn first, or wait for its end")
+    if run["turn_id"] is None:  # imported, with no turns in it
+        raise TurnNotStopped("the run has no turn")
     return run, read_turn(tx, run["turn_id"])
 
 

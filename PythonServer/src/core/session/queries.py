@@ -3,7 +3,7 @@
 import json
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, and_, func, select
+from sqlalchemy import Connection, RowMapping, func, select
 
 from core.clock import iso
 from core.errors import NotFound
@@ -99,6 +99,13 @@ def events_after(connection: Connection, run_id: str, after: int, limit: int) ->
     return [StoredEvent.of_row(*row) for row in connection.execute(query)]
 
 
+def read_event_data(connection: Connection, run_id: str, seq: int) -> dict[str, Any]:
+    """What one event tells, besides its type, time and ids."""
+    query = select(events.c.data).where(events.c.run_id == run_id, events.c.seq == seq)
+    data: dict[str, Any] = json.loads(connection.execute(query).scalar_one())
+    return data
+
+
 # -- the plan --------------------------------------------------------------------------------
 
 
@@ -118,8 +125,7 @@ def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
     """The newest published plan of a turn, brought up to date by the goals' events."""
     if turn["plan_seq"] is None:
         return {"goals": [], "note": None}
-    at = and_(events.c.run_id == turn["run_id"], events.c.seq == turn["plan_seq"])
-    data: dict[str, Any] = json.loads(connection.execute(select(events.c.data).where(at)).scalar_one())
+    data = read_event_data(connection, turn["run_id"], turn["plan_seq"])
     goals: dict[str, dict[str, Any]] = {}
     waiting = list(data["goals"])
     while waiting:

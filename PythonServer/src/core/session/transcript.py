@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, and_, select
 
 from core.cancellation import CauseWord
 from core.plan.goal import Goal
+from core.session.queries import read_event_data
 from core.session.repair import repair
 from core.store.tables import events, turns
 
@@ -61,8 +62,7 @@ def read_transcript(connection: Connection, session_id: str, before: str | None 
 
 
 def _handed_in(connection: Connection, turn: RowMapping) -> dict[str, Any]:
-    at = and_(events.c.run_id == turn["run_id"], events.c.seq == turn["history_seq"])
-    data = json.loads(connection.execute(select(events.c.data).where(at)).scalar_one())
+    data = read_event_data(connection, turn["run_id"], turn["history_seq"])
     return {"system": data.get("system", []), "messages": data["messages"]}
 
 

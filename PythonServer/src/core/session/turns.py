@@ -22,7 +22,7 @@ from core.store.tables import runs, sessions, turns
 #: A turn that took so many servers down with it is not resumed any more.
 MAX_LOSSES: Final = 3
 
-_TURN_END = {
+TURN_END: Final = {
     "completed": EventType.TURN_COMPLETED,
     "cancelled": EventType.TURN_CANCELLED,
     "failed": EventType.TURN_FAILED,
@@ -202,7 +202,7 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
         tx.emit(event)
     if outcome.plan is not None:
         tx.emit(Event(run_id, EventType.PLAN_UPDATED, outcome.plan, turn_id), mark="plan_seq")
-    end = Event(run_id, _TURN_END[state], _end_data(outcome, order), turn_id)
+    end = Event(run_id, TURN_END[state], _end_data(outcome, order), turn_id)
     tx.emit(end, mark="end_seq")
     tx.connection.execute(
         update(turns).where(turns.c.id == turn_id).values(state=state, ended_at=time.time(), usage=outcome.usage)

@@ -17,7 +17,11 @@ def kill_marked(mark: str, within_s: float) -> bool:
     It does not see a process that has given up its environment.
     """
     deadline = time.monotonic() + within_s
-    while found := list(_marked(mark.encode())):
+    # In the middle of an exec a process shows no environment for a moment, so one empty walk proves nothing.
+    empty_walks = 0
+    while empty_walks < 2:
+        found = list(_marked(mark.encode()))
+        empty_walks = 0 if found else empty_walks + 1
         for pidfd in found:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)

@@ -94,7 +94,8 @@ class SupervisedCommand:
         self._far_end.close()
         assert process.stdout is not None
         assert process.stderr is not None
-        self._pipes = {pipe.fileno(): (name, pipe) for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr))}
+        pipes = (("stdout", process.stdout), ("stderr", process.stderr))
+        self._pipes = {pipe.fileno(): (name, pipe) for name, pipe in pipes}
         for descriptor in self._pipes:
             os.set_blocking(descriptor, False)
 

@@ -70,7 +70,7 @@ class Supervisor:
 
     def tell(self, line: str) -> None:
         """Tell the server, if it is still there."""
-        try:
+        try:  # noqa: SIM105  contextlib takes a while to import
             posix.write(self.control, f"{line}\n".encode())
         except OSError:
             pass
@@ -207,7 +207,7 @@ def signal_group(group: int, number: int) -> None:
 
 def send(number: int, target: int) -> None:
     """A signal to a process, or to a group as a negative number, that may have gone or be out of reach."""
-    try:
+    try:  # noqa: SIM105
         posix.kill(target, number)
     except OSError:
         pass

@@ -1,0 +1,200 @@
+"""A session as JSON Lines, for another server or for keeping: the shapes of the lines, and how they are written.
+
+The first line is the session, then one a turn, oldest first, then one a waiting message. Deltas of text are not in
+it: what a turn said stands in its ``messages``, what it did in ``goals``, ``receipt`` and ``usage``.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from sqlalchemy import Connection, RowMapping, and_, select
+
+from core.call import CallKind, Outcome
+from core.cancellation import CauseWord
+from core.clock import iso
+from core.errors import InvalidRequest
+from core.plan.goal_status import GoalStatus
+from core.plan.plan_spec import ToolSpec
+from core.session.queries import read_event_data, read_plan
+from core.store.tables import messages, turns
+
+FORMAT: Final = 1
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CalledFunction(_Line):
+    name: str
+    arguments: str
+
+
+class PastToolCall(_Line):
+    id: str = Field(min_length=1, max_length=200)
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class PastMessage(_Line):
+    """A message of a turn, or of a history that was handed in."""
+
+    role: Literal["user", "assistant", "tool"]
+    content: str
+    tool_calls: list[PastToolCall] | None = None
+    tool_call_id: str | None = None
+    is_error: Literal[True] | None = None
+    stopped: Literal[True] | None = None
+    cause: CauseWord | None = None
+    failed: Literal[True] | None = None
+
+
+class PastGoal(_Line):
+    """A goal as ``GET …/plan`` shows it."""
+
+    id: str = Field(min_length=1, max_length=128)
+    title: str
+    prompt: str | None
+    tool: ToolSpec | None = None
+    agent: str | None = None
+    depends_on: list[str]
+    goals: list["PastGoal"]
+    status: GoalStatus
+    cause: CauseWord | None
+    error: str | None
+    result: str | None
+    started_at: str | None
+    ended_at: str | None
+
+
+class PastItem(_Line):
+    """An item of a receipt."""
+
+    kind: CallKind
+    id: str
+    goal_id: str | None
+    outcome: Outcome
+    how: str | None
+    took_ms: int | None
+    detail: str | None = None
+
+
+class PastUsage(_Line):
+    """The sums of a turn."""
+
+    calls: int = Field(ge=0)
+    input_tokens: int | None = Field(ge=0)
+    output_tokens: int | None = Field(ge=0)
+    source: Literal["observed", "estimated", "mixed"]
+
+
+class HandedIn(_Line):
+    """The history that came with a run, before the turn at which it stands."""
+
+    system: list[str] = Field(default_factory=list)
+    messages: list[PastMessage]
+
+
+class SessionLine(_Line):
+    """The first line."""
+
+    type: Literal["session"]
+    format: Literal[1]
+    session_id: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:\-]+$")
+    title: str | None = Field(max_length=200)
+    created_at: str
+
+
+class TurnLine(_Line):
+    """One turn. One that was still open is exported without an end, and arrives as stopped."""
+
+    type: Literal["turn"]
+    turn_id: str
+    run_id: str
+    state: Literal["open", "completed", "cancelled", "failed"]
+    input: str = Field(min_length=1)
+    messages: list[PastMessage]
+    cause: CauseWord | None
+    reason: str | None
+    error: str | None
+    receipt: list[PastItem] | None
+    usage: PastUsage | None
+    goals: list[PastGoal]
+    note: str | None
+    history: HandedIn | None
+    left_out: Literal["rolled_back", "resumed"] | None
+    started_at: str
+    ended_at: str | None
+
+
+class MessageLine(_Line):
+    """A message that waits."""
+
+    type: Literal["message"]
+    text: str = Field(min_length=1)
+    held: bool
+    created_at: str
+
+
+_AnyLine = Annotated[SessionLine | TurnLine | MessageLine, Field(discriminator="type")]
+_READER: Final[TypeAdapter[SessionLine | TurnLine | MessageLine]] = TypeAdapter(_AnyLine)
+
+
+def read_lines(lines: list[dict[str, Any]]) -> tuple[SessionLine, list[TurnLine], list[MessageLine]]:
+    """Check the lines. ``InvalidRequest`` names the line, counted from 1, and what is wrong with it."""
+    found = [_read_line(number, line) for number, line in enumerate(lines, start=1)]
+    if not found or not isinstance(found[0], SessionLine) or any(isinstance(line, SessionLine) for line in found[1:]):
+        detail = "the first line must be the session, and no other"
+        raise InvalidRequest(detail, errors=[{"field": "lines.1", "message": detail}])
+    turns_ = [line for line in found if isinstance(line, TurnLine)]
+    return found[0], turns_, [line for line in found if isinstance(line, MessageLine)]
+
+
+def _read_line(number: int, line: dict[str, Any]) -> SessionLine | TurnLine | MessageLine:
+    try:
+        return _READER.validate_python(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in ("lines", number, *first["loc"]))
+        raise InvalidRequest(
+            f"line {number}: {first['msg']}", errors=[{"field": where[:200], "message": first["msg"][:300]}]
+        ) from None
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+def session_lines(connection: Connection, session: RowMapping) -> Iterator[dict[str, Any]]:
+    """Every line of a session, as :func:`read_lines` reads them."""
+    yield {
+        "type": "session", "format": FORMAT, "session_id": session["id"], "title": session["title"],
+        "created_at": iso(session["created_at"]),
+    }  # fmt: skip
+    query = select(turns).where(turns.c.session_id == session["id"]).order_by(turns.c.number)
+    for turn in connection.execute(query).mappings().all():
+        yield _turn_line(connection, turn)
+    waiting = and_(messages.c.session_id == session["id"], messages.c.state.in_(("queued", "held")))
+    for row in connection.execute(select(messages).where(waiting).order_by(messages.c.number)).mappings().all():
+        yield {
+            "type": "message", "text": row["text"], "held": row["state"] == "held", "created_at": iso(row["created_at"])
+        }  # fmt: skip
+
+
+def _turn_line(connection: Connection, turn: RowMapping) -> dict[str, Any]:
+    end: dict[str, Any] = {}
+    if turn["end_seq"] is not None:
+        end = read_event_data(connection, turn["run_id"], turn["end_seq"])
+    history = None
+    if turn["history_seq"] is not None:
+        data = read_event_data(connection, turn["run_id"], turn["history_seq"])
+        history = {"system": data.get("system", []), "messages": data["messages"]}
+    plan = read_plan(connection, turn)
+    return {
+        "type": "turn", "turn_id": turn["id"], "run_id": turn["run_id"], "state": turn["state"],
+        "input": turn["input"], "messages": end.get("messages", []),
+        "cause": end.get("cause"), "reason": end.get("reason"), "error": end.get("error"),
+        "receipt": end.get("receipt"), "usage": turn["usage"], "goals": plan["goals"], "note": plan["note"],
+        "history": history, "left_out": turn["left_out"], "started_at": iso(turn["created_at"]),
+        "ended_at": iso(turn["ended_at"]) if turn["ended_at"] is not None else None,
+    }  # fmt: skip
