@@ -13,7 +13,7 @@ from benchmarks.filled_store import fill_run
 from benchmarks.lean_client import LeanClient
 from benchmarks.server_figures import cpu_ms, status_of, worker_of
 from benchmarks.table import Table
-from tests.support.api_client import Run, make_token
+from tests.support.api_client import Api, Run, make_token
 from tests.support.model_server import ModelServer, script
 from tests.support.servers import ServerProcess, wait_until
 
@@ -58,13 +58,13 @@ def follow(table: Table, server: ServerProcess, seconds: int) -> None:
 def arrive(table: Table, server: ServerProcess, run_id: str, repeats: int) -> None:
     """A crowd that comes at once and wants a run's past; somebody else presses STOP in the middle."""
     api, stopper = server.api("bob"), LeanClient(server.url, "bob")
-    alone = [_stop(api.start(script("trickle", tokens=2000, interval_ms=20)), stopper) for _ in range(10)]
+    alone = [_stop(_start_text(api), stopper) for _ in range(10)]
     path, pid = f"/v1/runs/{run_id}", worker_of(server)
     costs: dict[str, list[float]] = {"GET": [], "events": []}
     stops = []
     for _ in range(repeats):
         for what, full, until in (("GET", path, '"last_seq"'), ("events", f"{path}/events", f"id: {LENGTH}\n")):
-            run = api.start(script("trickle", tokens=2000, interval_ms=20))
+            run = _start_text(api)
             crowd = Crowd(server.url, full, make_token("alice"), ARRIVALS, until)
             before = cpu_ms(pid)
             crowd.begin()
@@ -79,8 +79,13 @@ def arrive(table: Table, server: ServerProcess, run_id: str, repeats: int) -> No
     table.within("/stopplan amid their arrival (floor: alone)", "ms", stops, statistics.median(alone), (500, 1000))
 
 
-def _stop(run: Run, stopper: LeanClient) -> float:
+def _start_text(api: Api) -> Run:
+    run = api.start(script("trickle", tokens=2000, interval_ms=20))
     run.wait_event("text")
+    return run
+
+
+def _stop(run: Run, stopper: LeanClient) -> float:
     answer, took = stopper.post("/stopplan")
     assert answer["stopped"] is True
     run.wait_parked()

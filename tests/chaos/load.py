@@ -61,11 +61,7 @@ class User:
 
     def act(self, kill: Kill) -> None:
         """One thing after the other, until the server is gone."""
-        kinds: list[tuple[Callable[[], None], int]] = [
-            (self._start, 5), (self._say, 6), (self._stop, 4), (self._stop_plan, 1), (self._terminate, 1),
-        ]  # fmt: skip
-        choices, weights = [kind for kind, _ in kinds], [weight for _, weight in kinds]
-        self._until_lost(kill, lambda: self._random.choices(choices, weights)[0]())
+        self._until_lost(kill, self._do_something)
 
     def read(self, kill: Kill) -> None:
         """Follow one run after the other, until the server is gone."""
@@ -84,6 +80,10 @@ class User:
             self._ledger.accuse(f"{self.name}: {error!r}")
 
     # -- what a user does -----------------------------------------------------------------------
+
+    def _do_something(self) -> None:
+        kinds = (self._start, self._say, self._stop, self._stop_plan, self._terminate)
+        self._random.choices(kinds, (5, 6, 4, 1, 1))[0]()
 
     def _start(self) -> None:
         is_batch = self._random.random() < 0.4

@@ -222,7 +222,9 @@ def test_a_conversation_is_read_alike_in_either_style_and_in_a_mixture(
     assert _read(*said) == said
 
 
-_junk: st.SearchStrategy[Any] = st.sampled_from([None, True, 5, "x", "\x00", "\ud800", [], {}, [{}], ["x"], {"type": "image"}])
+_junk: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 5, "x", "\x00", "\ud800", [], {}, [{}], ["x"], {"type": "image"}]
+)
 _word = st.sampled_from(["a", "b", ""])
 
 

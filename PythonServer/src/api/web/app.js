@@ -28,7 +28,7 @@ const progress = new ProgressView({
   line: $("progress"), icon: $("progress-icon"), text: $("progress-text"), hint: $("esc-hint"),
   word: $("stop-word"),
 });
-const transcript = new TranscriptView($("transcript"), $("scroller"), (text) => writeAgain(text));
+const transcript = new TranscriptView($("transcript"), $("scroller"), (text) => writeAgain(text), goBack);
 const sidebar = new Sidebar($("chats"), $("more-chats"), (error) => {
   if (error.status === 401) askForToken(error.detail);
 });
@@ -143,6 +143,14 @@ function writeAgain(text) {
   const box = $("message");
   box.value = box.value ? `${box.value}\n${text}` : text;
   box.focus();
+}
+
+/** The buttons are gone afterwards: who came by the keyboard goes on at the message box. */
+function goBack(way, isByKey) {
+  $("trouble").hidden = true;
+  conversation.goBack(way);
+  transcript.scrollToEnd();
+  if (isByKey) $("message").focus();
 }
 
 function onMessageKey(event) {

@@ -78,7 +78,7 @@ export class Conversation {
   /** What the session's first run is called, or is going to be; else the name that the server made; else null. */
   get title() {
     const chats = [...this.past.chats, this.chat];
-    const given = this.past.title ?? chats[0].metadata.title;
+    const given = this.past.title === undefined ? chats[0].metadata.title : this.past.title;
     if (typeof given === "string" && given !== "") return given;
     const made = chats.findLast((chat) => chat.title !== null);
     if (made !== undefined) return made.title;

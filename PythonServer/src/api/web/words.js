@@ -56,6 +56,19 @@ export const RUN_STATES = {
 
 const plain = (word) => String(word ?? "").replaceAll("_", " ");
 
+export const WAYS_BACK = {
+  resume: { word: "Resume", doing: "Resuming…", explained: "Keep the finished goals and go on with the others" },
+  regenerate: { word: "Ask again", doing: "Asking again…", explained: "Ask the same message again, in place of this turn" },
+  rollback: { word: "Take it out", doing: "Taking it out…", explained: "Take this turn out of the conversation" },
+};
+
+const LEFT_OUT = {
+  resumed: "resumed below",
+  asked_again: "asked again below",
+  rolled_back: "taken out of the conversation",
+};
+
+export const leftOutWords = (why) => LEFT_OUT[why] ?? plain(why);
 export const causeWords = (cause) => CAUSES[cause] ?? `stopped: ${plain(cause) || "unknown cause"}`;
 export const causeExplained = (cause) => CAUSES_EXPLAINED[cause] ?? null;
 export const outcomeWords = (outcome) => OUTCOMES[outcome] ?? plain(outcome);
@@ -82,10 +95,21 @@ export function receiptSummary(receipt) {
   return parts.length > 0 ? parts.join(", ") : "nothing was running";
 }
 
+/** "3 model calls · ≈ 1,234 tokens in, 567 out"; null if no call was made. */
+export function usageWords(usage) {
+  if (usage === null) return null;
+  const calls = `${usage.calls} ${kindWords("model_call", usage.calls)}`;
+  const numbers = [[usage.input_tokens, "in"], [usage.output_tokens, "out"]].filter(([number]) => number !== null);
+  if (numbers.length === 0) return `${calls} · tokens unknown`;
+  const about = usage.source === "observed" ? "" : "≈ ";
+  const [first, ...others] = numbers.map(([number, way]) => [number.toLocaleString("en"), way]);
+  return `${calls} · ${about}${[`${first[0]} tokens ${first[1]}`, ...others.map((each) => each.join(" "))].join(", ")}`;
+}
+
 /** What a goal's state is called, and which icon it has; `isStopping` is of its turn. */
 export function goalState(goal, isStopping) {
   switch (goal.status) {
-    case "COMPLETED": return { icon: "done", word: "done" };
+    case "COMPLETED": return { icon: "done", word: goal.isKept ? "kept" : "done" };
     case "FAILED": return { icon: "failed", word: "failed" };
     case "CANCELLED":
       if (goal.startedAt !== null) return { icon: "stopped", word: "stopped" };

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Final
 
-from core.clock import iso
+from core.clock import alarm_clock, iso
 from core.events import RUN_ENDS, TURN_ENDS, Event, EventType
 
 #: What a feed keeps for its readers, in events and in characters. One that falls further behind is told to resync.
@@ -17,7 +18,7 @@ FEED_SIZE: Final = 16 * 1024 * 1024
 #: Events that a reader gets at once: bounds what waits in memory for each client that reads slowly.
 BATCH: Final = 500
 
-#: Seconds for which a reader collects after it was woken: a thread woken for each event is what breaks at 1,000.
+#: Seconds between two moments at which readers are woken: a thread woken for each event is what breaks at 1,000.
 GATHER_S: Final = 0.02
 
 
@@ -71,21 +72,30 @@ class Feed:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.readers: set[Reader] = set()
+        #: Guards all that is below, and what the readers wait for.
+        self.lock = threading.Lock()
         # A list: a reader takes a slice of its end, for which a deque would be walked from its beginning.
         self._events: list[StoredEvent] = []
         self._size = 0
-        self._grown = threading.Condition()
+        # Up to which event the readers were told, and when. What came since is told together.
+        self._told = 0
+        self._told_at = -math.inf
+        self._is_due = False
 
     def append(self, new: list[StoredEvent]) -> None:
-        """Called by the writer, in order."""
-        with self._grown:
+        """Called by the writer, in order. Readers are told at once after a pause, and then at most every 20 ms; the end
+        of a turn does not wait for that: somebody looks at a STOP button.
+        """
+        with self.lock:
             self._events.extend(new)
             self._size += sum(len(event.json) for event in new)
             self._forget_oldest()
-            self._grown.notify_all()
-        if any(event.type in TURN_ENDS for event in new):
-            for reader in tuple(self.readers):
-                reader.hurry()
+            pause = self._told_at + GATHER_S - time.monotonic()
+            if pause <= 0 or any(event.type in TURN_ENDS for event in new):
+                self._tell()
+            elif not self._is_due:
+                self._is_due = True
+                alarm_clock.after(pause, self._tell_rest)
 
     def _forget_oldest(self) -> None:
         count = max(0, len(self._events) - FEED_LENGTH)
@@ -95,25 +105,31 @@ class Feed:
             count += 1
         del self._events[:count]
 
-    def wake(self) -> None:
-        """Let readers look at whether they should end."""
-        with self._grown:
-            self._grown.notify_all()
+    def _tell_rest(self) -> None:
+        with self.lock:
+            self._is_due = False
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = self._events[-1].seq
+        self._told_at = time.monotonic()
+        for reader in tuple(self.readers):
+            reader.news.notify()
 
     def read(self, after: int, reader: Reader, timeout_s: float) -> list[StoredEvent] | None:
         """The events behind ``after``, at most ``BATCH``; [] after ``timeout_s`` or when the reader was ended; None if
         some were lost.
         """
-        with self._grown:
-            self._grown.wait_for(lambda: reader.is_ended or self._has_after(after), timeout_s)
-            if not self._has_after(after):
+        with self.lock:
+            reader.news.wait_for(lambda: reader.is_ended or self._told > after, timeout_s)
+            # One that leaves takes with it what there is.
+            last = self._events[-1].seq if reader.is_ended and self._events else self._told
+            if last <= after:
                 return []
             # Sequence numbers have no gaps, so the place is arithmetic.
-            start = after + 1 - self._events[0].seq
-            return None if start < 0 else self._events[start : start + BATCH]
-
-    def _has_after(self, after: int) -> bool:
-        return bool(self._events) and self._events[-1].seq > after
+            first = self._events[0].seq
+            start = after + 1 - first
+            return None if start < 0 else self._events[start : min(start + BATCH, last + 1 - first)]
 
 
 class FeedHub:
@@ -176,36 +192,24 @@ class Reader:
     def __init__(self, hub: FeedHub, feed: Feed) -> None:
         self._hub = hub
         self._feed = feed
-        self._woken_at = 0.0
-        self._ended = threading.Event()
-        self._hurried = threading.Event()
+        self._is_ended = False
+        #: Its own, so that the end of one of a thousand readers wakes that one only.
+        self.news = threading.Condition(feed.lock)
 
     @property
     def is_ended(self) -> bool:
         """Whether the client has gone, or the server is going."""
-        return self._ended.is_set()
+        return self._is_ended
 
     def read(self, after: int, timeout_s: float) -> list[StoredEvent] | None:
-        """See :meth:`Feed.read`. At once after a pause, and then at most every 20 ms, with all that came; the end of
-        a turn does not wait for that: somebody looks at a STOP button. Nor does a reader that is behind.
-        """
-        pause = self._woken_at + GATHER_S - time.monotonic()
-        if pause > 0:
-            self._hurried.wait(pause)
-            self._hurried.clear()
-        batch = self._feed.read(after, self, timeout_s)
-        self._woken_at = 0.0 if batch and len(batch) == BATCH else time.monotonic()
-        return batch
-
-    def hurry(self) -> None:
-        """Cut the gathering short, once."""
-        self._hurried.set()
+        """See :meth:`Feed.read`."""
+        return self._feed.read(after, self, timeout_s)
 
     def end(self) -> None:
         """Wake the reader and let it end."""
-        self._ended.set()
-        self._hurried.set()
-        self._feed.wake()
+        with self._feed.lock:
+            self._is_ended = True
+            self.news.notify()
 
     def close(self) -> bool:
         """Leave the feed; whether the run has no reader now. Harmless if repeated."""

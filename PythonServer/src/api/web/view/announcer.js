@@ -1,7 +1,7 @@
 // What a screen reader is told: the turning points of a turn, not every word of it.
 
 import { openTurn, lastTurn } from "../state.js";
-import { causeWords, receiptSummary } from "../words.js";
+import { causeWords, leftOutWords, receiptSummary } from "../words.js";
 import { setText } from "./dom.js";
 
 export class Announcer {
@@ -29,6 +29,7 @@ export class Announcer {
 function wordsFor({ chat, isStopping }) {
   if (openTurn(chat) !== null) return isStopping ? "Stopping" : "Working on your message";
   const turn = lastTurn(chat);
+  if (turn?.leftOut) return `The turn is ${leftOutWords(turn.leftOut)}`;
   switch (turn?.state) {
     case "completed": return "The answer is complete";
     case "failed": return `The turn failed: ${turn.error ?? ""}`;

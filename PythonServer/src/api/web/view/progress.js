@@ -1,7 +1,8 @@
 // The line above the message box: what is going on, and the STOP button.
 
+import { hasText, openCalls } from "../parts.js";
 import { FINAL_GOAL } from "../state.js";
-import { duration } from "../words.js";
+import { WAYS_BACK, duration } from "../words.js";
 import { icon, setText } from "./dom.js";
 
 export class ProgressView {
@@ -50,9 +51,9 @@ export class ProgressView {
   }
 }
 
-function progressText({ turn, isStopping, stopper }, now) {
+function progressText({ turn, isStopping, stopper, goingBack }, now) {
   if (isStopping) return stopper.isEnding ? "Ending the chat" : "Stopping the turn";
-  if (turn === null) return "Sending";
+  if (turn === null) return goingBack.isStarting ? WAYS_BACK[goingBack.pending.way].doing : "Sending";
   const time = duration(now - turn.startedAt);
   const leaves = [...turn.goals.values()].filter((goal) => goal.goals.length === 0);
   if (leaves.length === 0) return `Planning · ${time}`;
@@ -62,5 +63,7 @@ function progressText({ turn, isStopping, stopper }, now) {
 
 function goalWord(goal) {
   if (goal.retry) return "Retrying";
-  return goal.thinking && !goal.text ? "Thinking" : "Answering";
+  const [call] = openCalls(goal);
+  if (call !== undefined) return `Running ${call.name}`;
+  return goal.thinking && !hasText(goal) ? "Thinking" : "Answering";
 }

@@ -1,6 +1,7 @@
 // The conversation: the turns of this run and of those before it, messages that wait, and how the run ended.
 
 import { causeWords } from "../words.js";
+import { WaysBackView } from "./ways_back.js";
 import { h } from "./dom.js";
 import { TurnView } from "./turn.js";
 
@@ -16,11 +17,13 @@ export class TranscriptView {
       + "Stop ends all of it at once, and says what it found."));
   #scroller;
   #onReturned;
+  #waysBack;
 
-  /** `onReturned(text)`: the user wants a returned message back in the box. */
-  constructor(node, scroller, onReturned) {
+  /** `onReturned(text)`: the user wants a returned message back in the box. `onBack(way, isByKey)`: or to go back. */
+  constructor(node, scroller, onReturned, onBack) {
     this.#scroller = scroller;
     this.#onReturned = onReturned;
+    this.#waysBack = new WaysBackView(onBack);
     node.append(this.#welcome, this.#list, this.#waiting, this.#end);
   }
 
@@ -35,6 +38,7 @@ export class TranscriptView {
     const isAtEnd = this.isAtEnd;
     const { chat, past } = conversation;
     this.#showTurns([...past.chats, chat].flatMap((each) => [...each.turns.values()]), conversation, turnIds);
+    this.#showWaysBack(conversation.back);
     this.#showWaiting(conversation);
     this.#showEnd(chat);
     this.#welcome.hidden = conversation.runId !== null || conversation.outbox.items.length > 0;
@@ -66,6 +70,13 @@ export class TranscriptView {
       if (isChanged) view.update(turn, isStopping && chat.turns.has(turn.id));
       previous = view;
     }
+  }
+
+  /** At the newest turn, and nowhere else. */
+  #showWaysBack(back) {
+    this.#waysBack.update(back);
+    if (back.ways.length === 0) this.#waysBack.node.remove();
+    else this.#turns.get(back.turnId).offer(this.#waysBack.node);
   }
 
   /** Earlier turns may come later: each goes behind its `previous`. */

@@ -1,0 +1,79 @@
+// What a goal says and does: its thinking, its text, its tools, a wait before another attempt, and its error.
+
+import { renderMarkdown } from "../markdown.js";
+import { isOpen } from "../state.js";
+import { failureWords } from "../tool_words.js";
+import { goalState, retryWords } from "../words.js";
+import { h, icon, setText, showText } from "./dom.js";
+import { ToolCard } from "./tool.js";
+
+export class GoalView {
+  node;
+  goalId;
+  #thoughts = h("div", { class: "thoughts" });
+  #thinking = h("details", { class: "thinking", hidden: true }, h("summary", {}, "thinking"), this.#thoughts);
+  #partList = h("div", { class: "parts" });
+  #parts = [];
+  #retry = h("p", { class: "retry", hidden: true });
+  #error = h("p", { class: "goal-error", hidden: true });
+  #state = h("span", { class: "goal-state" });
+  #shownState = "";
+
+  constructor(goal, isPlan) {
+    this.goalId = goal.id;
+    const head = isPlan ? h("h4", { class: "goal-head" }, h("span", {}, goal.title), this.#state) : null;
+    this.node = h("section", { class: "goal", "data-goal-id": goal.id, "aria-label": isPlan ? goal.title : null },
+      head, this.#thinking, this.#partList, this.#retry, this.#error);
+  }
+
+  update(goal, turn, isStopping) {
+    const { icon: name, word } = goalState(goal, isStopping);
+    if (this.#shownState !== name + word) {
+      this.#shownState = name + word;
+      this.node.dataset.state = name;
+      this.#state.replaceChildren(icon(name), h("span", { class: "state-word" }, word));
+    }
+    this.node.classList.toggle("is-live", name === "working" && isOpen(turn));
+    this.#thinking.hidden = goal.thinking === "";
+    setText(this.#thoughts, goal.thinking);
+    goal.parts.forEach((part, index) => this.#part(index, part).update(part, isStopping));
+    // Said once: not if the turn's failure says it, or the tool call that failed.
+    const isSaid = (turn.state === "failed" && turn.goals.size === 1) || goal.parts.at(-1)?.content === goal.error;
+    showText(this.#error, isSaid ? null : failureWords(goal.error));
+  }
+
+  tick(goal, now) {
+    showRetry(this.#retry, goal.retry, now);
+    for (const part of this.#parts) part.tick(now);
+  }
+
+  #part(index, part) {
+    if (this.#parts[index] === undefined) {
+      this.#parts[index] = part.kind === "call" ? new ToolCard(part) : new TextPart();
+      this.#partList.append(this.#parts[index].node);
+    }
+    return this.#parts[index];
+  }
+}
+
+class TextPart {
+  node = h("div", { class: "text" });
+  #shown = null;
+
+  update({ text }) {
+    if (this.#shown === text) return;
+    this.#shown = text;
+    this.node.replaceChildren(renderMarkdown(text));
+  }
+
+  tick() {}
+}
+
+export function showRetry(node, retry, now) {
+  node.hidden = retry === null;
+  if (retry === null) return;
+  if (!node.hasChildNodes()) node.append(h("span", {}), h("small", {}));
+  setText(node.firstChild, `${retryWords(retry, now)}.`);
+  const cap = retry.isCapped ? "It asked for a longer wait; the wait was capped. " : "";
+  setText(node.lastChild, cap + (retry.reason ?? ""));
+}
