@@ -44,7 +44,7 @@ def follow(table: Table, server: ServerProcess, seconds: int) -> None:
     run.say(script("trickle", tokens=RATE * seconds, interval_ms=1000 // RATE))
     report = crowd.result()
     left_at = time.perf_counter()
-    wait_until(lambda: "pythonserver_stream_readers 0" in server.api().request("GET", "/metrics").text, "all have left")
+    wait_until(lambda: "\npythonserver_stream_readers 0.0\n" in server.api().request("GET", "/metrics").text, "all have left")
     gone_s = time.perf_counter() - left_at
     assert (report.done, report.events % READERS) == (READERS, 0)
     grown = (status_of(pid, "VmRSS") - memory) / READERS

@@ -1,5 +1,7 @@
 """The chat page as a user sees it: what to click, and where to look."""
 
+import json
+
 from playwright.sync_api import Locator, Page, expect
 
 #: Four goals that talk until they are stopped: three at once, and one that waits for them.
@@ -55,3 +57,28 @@ def expect_answer(page: Page) -> None:
     expect(page.locator(".turn")).to_have_count(before + 1)
     expect(last_turn(page)).to_have_attribute("data-state", "completed")
     expect(last_turn(page).locator(".text")).to_contain_text("t1 t2 t3")
+
+
+def shell_script(key: str, *commands: str, **options: object) -> str:
+    """A message whose goal calls the shell with each command at once, and then says ``t1 t2 t3``."""
+    lines = [json.dumps({"command": command}, separators=(",", ":")).replace(" ", "\\u0020") for command in commands]
+    words = ["/script", "toolcall", f"key={key}", "on=goal"]
+    words += [word for line in lines for word in ("name=shell", f"arguments={line}")]
+    chosen = {"tokens": 3, "interval_ms": 1, **options}
+    return " ".join(words + [f"{name}={value}" for name, value in chosen.items()])
+
+
+def tool_cards(page: Page) -> Locator:
+    """The tool calls of the newest turn."""
+    return last_turn(page).locator(".tool")
+
+
+def ways_back(page: Page) -> Locator:
+    """What the page offers to do with a turn that is over."""
+    return page.locator(".ways-back button:visible")
+
+
+def run_in(page: Page) -> str:
+    """The id of the run that the page shows."""
+    run_id: str = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('run')")
+    return run_id

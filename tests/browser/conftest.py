@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -41,7 +42,9 @@ class ChatServer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "api"],
             cwd=self._data_dir,  # no .env there
-            env=kept | {"DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port},
+            env=kept | {
+                "DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port, "TOOLS_ALLOWED": "shell"
+            },  # fmt: skip
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -55,6 +58,13 @@ class ChatServer:
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
         return lines.get(timeout=LIMIT_S)
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The JSON of the API's answer to the user of the page."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        answer = requests.request(method, f"{self.url}{path}", headers=headers, json=body, timeout=LIMIT_S)
+        assert answer.ok, answer.text
+        return answer.json()
 
     def kill(self) -> None:
         """As a crash would end it."""

@@ -185,7 +185,8 @@ def test_nothing_brings_a_stopping_turn_back_to_running_and_its_end_closes_every
                 seen.push(chat.turns.get("t")?.state);
             });
             const turn = chat.turns.get("t");
-            return {seen, cause: turn.cause, goals: [...turn.goals.values()].map((g) => [g.status, g.text])};
+            const said = (goal) => goal.parts.map((part) => part.text).join("");
+            return {seen, cause: turn.cause, goals: [...turn.goals.values()].map((g) => [g.status, said(g)])};
         }"""
     )
 

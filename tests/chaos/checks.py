@@ -119,21 +119,33 @@ def _transcript(run: Witness, found: Found) -> Iterator[str]:
     for message in found.transcript:
         if message["role"] == "assistant":
             said[message["turn_id"]] += message["content"] or ""
+    left_out = {event["resumes"] for event in found.of_type("turn_resumed")}
     texts: dict[tuple[str, str], str] = defaultdict(str)
     for event in found.of_type("text"):
-        texts[event["turn_id"], event["goal_id"]] += event["text"]
-    resumed = {event["turn_id"] for event in found.of_type("turn_resumed")}
+        if event["turn_id"] not in left_out:
+            texts[event["turn_id"], event["goal_id"]] += event["text"]
+    for event in found.of_type("turn_resumed"):
+        for goal_id, result in _results(found, event["resumes"]).items():
+            texts[event["turn_id"], goal_id] = result  # taken over, and not said again
     for (turn_id, goal_id), text in texts.items():
-        # What tools were called in between is no part of one text; a goal that was taken up again said it anew.
-        if not has_tools and turn_id not in resumed and text.strip() and text not in said[turn_id]:
+        # What comes before and after a tool call is no one text; a turn that was resumed is shown in its successor.
+        if not has_tools and turn_id not in left_out and text.strip() and text not in said[turn_id]:
             yield f"{goal_id} of {turn_id} said {text!r}, and the transcript has {said[turn_id]!r}"
+
+
+def _results(found: Found, turn_id: str) -> dict[str, str]:
+    """What the goals said that were completed in that turn."""
+    done = [event for event in found.of_type("goal_status") if event["turn_id"] == turn_id]
+    return {event["goal_id"]: event["result"] for event in done if event["status"] == "COMPLETED" and event.get("result")}
 
 
 def _end(run: Witness, found: Found) -> Iterator[str]:
     state = found.view["state"]
     if run.is_terminated and state != "cancelled":
         yield f"it was terminated and is {state}"
-    if state == "awaiting_input" and found.events[-1]["type"] != "awaiting_input" and not found.waiting:
+    # A stop of a parked run may still give back what waited since an earlier stop.
+    last = [event["type"] for event in found.events if event["type"] not in FATES][-1]
+    if state == "awaiting_input" and last != "awaiting_input":
         yield f"it is parked, and its log ends with {found.events[-1]}"
     if state == "failed" and found.events[-1].get("cause") != "server_lost":
         yield f"it failed: {found.events[-1]}"

@@ -55,6 +55,7 @@ def _run_until_killed(server: ServerProcess, users: list[User], after_s: float) 
     kill = Kill()
     for user in users:
         user.meet(server.url)
+        user.retire_runs()
     works = [work for user in users for work in (user.act, user.read)]
     threads = [threading.Thread(target=work, args=(kill,), daemon=True) for work in works]
     for thread in threads:

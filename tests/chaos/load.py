@@ -17,9 +17,9 @@ from tests.support.api_client import Api, make_token
 from tests.support.model_server import script
 
 #: Runs that call a tool take part. The server then needs TOOLS_ALLOWED=shell; see ``kills.ENVIRONMENT``.
-WITH_TOOLS = False
+WITH_TOOLS = True
 #: Half of the batch runs are to be taken up again by the next server.
-WITH_RESUME = False
+WITH_RESUME = True
 
 #: What the tool runs: it outlives every test, unless whoever started it sees to its end.
 TOOL_COMMAND = "sleep 86399.5 & sleep 0.3; echo done"
@@ -54,10 +54,13 @@ class User:
         self.api.close()
         self._url = url
         self.api = Api(url, self._token)
+        return self.api
+
+    def retire_runs(self) -> None:
+        """Do nothing more with those that are over, and with the oldest."""
         kept = [run for run in self.runs if not run.is_over][-MAX_LIVE:]
         self.retired += [run for run in self.runs if run not in kept]
         self.runs = kept
-        return self.api
 
     def act(self, kill: Kill) -> None:
         """One thing after the other, until the server is gone."""

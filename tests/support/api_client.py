@@ -181,8 +181,10 @@ def parse_events(response: requests.Response) -> Iterator[dict[str, Any]]:
     """The events of a stream; checks that each frame's id is its seq and that seq has no gaps."""
     previous: int | None = None
     frame: dict[str, str] = {}
+    deadline = time.monotonic() + PATIENCE_S
     for line in _lines(response):
-        if line.startswith(":"):
+        if line.startswith(":"):  # also the comments that keep a silent stream open
+            assert time.monotonic() < deadline, f"no event for so long after number {previous}"
             continue
         if line:
             name, _, value = line.partition(": ")
@@ -195,6 +197,7 @@ def parse_events(response: requests.Response) -> Iterator[dict[str, Any]]:
             assert previous is None or event["seq"] == previous + 1, "a gap in seq"
             previous = event["seq"]
             yield event
+            deadline = time.monotonic() + PATIENCE_S
         frame = {}
 
 

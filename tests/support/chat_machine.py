@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,14 @@ from core import gates
 from core.agent.agent import Agent, AgentProfile
 from core.base import InputOutput
 from core.base.Main import Main
-from core.cancellation import Cause, CauseWord
+from core.cancellation import Cause, CauseWord, Scope
+from core.engine.call_pool import CallPool
+from core.engine.embedded import Engine
 from core.errors import ServerError
+from core.plan.scheduler import _LeafJob
 from core.provider.backoff import RetryPolicy
-from core.session.records import StopOrder
+from core.session.records import StopOrder, TurnStart
+from core.session.turn import Turn
 from core.settings import Settings
 from core.store.database import open_database
 from tests.support.race_kit import requests_of
@@ -30,8 +34,6 @@ from tests.support.scripted_provider import (
     ScriptedProvider,
     ScriptedTool,
     Stage,
-    WatchedEngine,
-    WatchedPool,
 )
 from tests.support.servers import wait_until
 
@@ -163,8 +165,9 @@ class ChatServer:
             source.backup(target)
         return folder
 
-    def after_commits(self, count: int, action: Callable[[], Any]) -> None:
-        """Run ``action`` on the writer's thread right after the ``count``-th commit from now that wrote something."""
+    @contextmanager
+    def after_commits(self, count: int, action: Callable[[], Any]) -> Iterator[None]:
+        """Inside, ``action`` runs on the writer's thread right after the ``count``-th commit that wrote an event."""
         publish = self.main.hub.publish
         left = [count]
 
@@ -174,7 +177,8 @@ class ChatServer:
                 action()
             publish(new, encoded)
 
-        self.main.hub.publish = counting  # type: ignore[method-assign]
+        with mock.patch.object(self.main.hub, "publish", counting):
+            yield
 
     def restart(self, folder: Path | None = None) -> ChatServer:
         """Another life, over this store or a copy of it."""
@@ -188,6 +192,64 @@ class ChatServer:
         if turn is not None:
             order = StopOrder(Cause(CauseWord.DEADLINE, "too long"), ends_run=not turn.start.interactive)
             self.main.engine._stop_at_deadline(turn, order)
+
+
+# -- whoever is watched ------------------------------------------------------------------------------
+
+
+class WatchedPool(CallPool):
+    """A pool that tells the stage of its jobs."""
+
+    def __init__(self, stage: Stage, places: int) -> None:
+        super().__init__(places)
+        self._stage = stage
+
+    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """See :meth:`CallPool.submit`."""
+        watched = []
+        for job in jobs:
+            is_leaf = isinstance(job, _LeafJob)
+            self._stage.note_job(is_leaf, 1)
+            watched.append(partial(self._do, job, is_leaf))
+        super().submit(watched)
+
+    def _do(self, job: Callable[[], None], is_leaf: bool) -> None:
+        try:
+            job()
+        finally:
+            self._stage.note_job(is_leaf, -1)
+
+    @contextmanager
+    def resting(self, scope: Scope) -> Iterator[None]:
+        """See :meth:`CallPool.resting`."""
+        with super().resting(scope):
+            self._stage.notify()
+            yield
+
+
+class WatchedEngine(Engine):
+    """An engine that tells the stage of its turns."""
+
+    def __init__(self, stage: Stage, *arguments: Any) -> None:
+        self._stage = stage
+        super().__init__(*arguments)
+
+    def launch(self, start: TurnStart) -> None:
+        """See :meth:`Engine.launch`."""
+        self._stage.note_launch(1)
+        super().launch(start)
+
+    def _run_turn(self, turn: Turn) -> None:
+        self._stage.note_turn(turn, True)
+        try:
+            super()._run_turn(turn)
+        finally:
+            with self._stage.changed:
+                self._stage.note_turn(turn, False)
+                self._stage.note_launch(-1)
+
+
+# -- what comes at a bad moment ----------------------------------------------------------------------
 
 
 class Ambush:

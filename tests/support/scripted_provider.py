@@ -9,21 +9,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from core.call import Call, CallKind
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
-from core.engine.call_pool import CallPool
-from core.engine.embedded import Engine
 from core.errors import ProviderNonsense
-from core.plan.scheduler import _LeafJob
 from core.provider.failures import ServerUnreachable, cancelled_by_gateway
 from core.provider.model_call import ModelCall
 from core.provider.provider import Delta, Finish, ModelRequest, Text, ToolCall, Usage
-from core.session.records import TurnStart
 from core.session.turn import Turn
 from core.tool.tool import Stops, ToolFailed, ToolResult, ToolRun
 
@@ -356,58 +351,3 @@ def _stopped(gate: Gate) -> ToolResult:
         case "exits":
             raise SystemExit(1)
     raise  # noqa: PLE0704  # called where the stop was caught
-
-
-# -- whoever is watched ------------------------------------------------------------------------------
-
-
-class WatchedPool(CallPool):
-    """A pool that tells the stage of its jobs."""
-
-    def __init__(self, stage: Stage, places: int) -> None:
-        super().__init__(places)
-        self._stage = stage
-
-    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """See :meth:`CallPool.submit`."""
-        watched = []
-        for job in jobs:
-            is_leaf = isinstance(job, _LeafJob)
-            self._stage.note_job(is_leaf, 1)
-            watched.append(partial(self._do, job, is_leaf))
-        super().submit(watched)
-
-    def _do(self, job: Callable[[], None], is_leaf: bool) -> None:
-        try:
-            job()
-        finally:
-            self._stage.note_job(is_leaf, -1)
-
-    @contextlib.contextmanager
-    def resting(self, scope: Scope) -> Iterator[None]:
-        """See :meth:`CallPool.resting`."""
-        with super().resting(scope):
-            self._stage.notify()
-            yield
-
-
-class WatchedEngine(Engine):
-    """An engine that tells the stage of its turns."""
-
-    def __init__(self, stage: Stage, *arguments: Any) -> None:
-        self._stage = stage
-        super().__init__(*arguments)
-
-    def launch(self, start: TurnStart) -> None:
-        """See :meth:`Engine.launch`."""
-        self._stage.note_launch(1)
-        super().launch(start)
-
-    def _run_turn(self, turn: Turn) -> None:
-        self._stage.note_turn(turn, True)
-        try:
-            super()._run_turn(turn)
-        finally:
-            with self._stage.changed:
-                self._stage.note_turn(turn, False)
-                self._stage.note_launch(-1)

@@ -60,12 +60,17 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _words(pid: int) -> bytes:
-    """Arguments and environment. In the middle of an exec a process has neither for a moment: then look again."""
+    """Arguments and environment. In the middle of an exec a process shows neither, or one: then look again."""
     while True:
-        words = _read(pid, "cmdline") + _read(pid, "environ")
-        if words or is_zombie(pid) or not os.path.exists(f"/proc/{pid}/exe"):  # a kernel thread has no program
-            return words
+        before, words, after = _stack(pid), _read(pid, "cmdline") + _read(pid, "environ"), _stack(pid)
+        if before == after != b"0" or is_zombie(pid) or not os.path.exists(f"/proc/{pid}/exe"):
+            return words  # no program that we may look at: the kernel, or another user
         os.sched_yield()
+
+
+def _stack(pid: int) -> bytes:
+    """Where the stack of its present program starts; 0 until the program has its arguments and environment."""
+    return (_read(pid, "stat").rpartition(b") ")[2].split()[25:26] or [b"0"])[0]
 
 
 def is_zombie(pid: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.events import Event, EventType
+from core.events import TURN_ENDS, Event, EventType
 from core.store import feed as feed_module
 from core.store.feed import FeedHub, Reader, StoredEvent
 from tests.support.api_client import PATIENCE_S, in_threads
@@ -17,10 +17,19 @@ from tests.support.core_kit import Started, wait_set
 
 
 @pytest.fixture
-def hub() -> Iterator[FeedHub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FeedHub]:
+    """A hub whose readers are told of every commit by itself; but see ``gathering``."""
+    monkeypatch.setattr(feed_module, "GATHER_S", 0.0)
     hub = FeedHub()
     yield hub
     hub.close()
+
+
+@pytest.fixture
+def gathering(hub: FeedHub, monkeypatch: pytest.MonkeyPatch) -> FeedHub:
+    """A hub that tells its readers of what came behind the first commit only after an hour."""
+    monkeypatch.setattr(feed_module, "GATHER_S", 3600.0)
+    return hub
 
 
 def _publish(hub: FeedHub, *seqs: int, run_id: str = "r_1", event_type: EventType = EventType.TEXT) -> None:
@@ -91,15 +100,53 @@ def test_a_reader_that_waits_is_woken_by_the_next_event(hub: FeedHub) -> None:
     assert _seqs(reading.result()) == [1]
 
 
-def test_after_a_pause_a_reader_is_woken_at_once(hub: FeedHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "GATHER_S", 3600.0)
-    reader = hub.join("r_1")
-    reader._woken_at = time.monotonic() - 3601
-    _publish(hub, 1)
+def test_after_a_pause_readers_are_woken_at_once(gathering: FeedHub) -> None:
+    reader = gathering.join("r_1")
+    _publish(gathering, 1)
     assert _seqs(reader.read(0, PATIENCE_S)) == [1]
+    reader._feed._told_at -= 3601
+    _publish(gathering, 2)
+    assert _seqs(reader.read(1, PATIENCE_S)) == [2]
 
 
-def test_a_busy_reader_collects_for_twenty_milliseconds_and_gets_all_that_came(hub: FeedHub) -> None:
+def test_what_comes_soon_after_is_kept_back_and_told_together(
+    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "GATHER_S", 0.2)
+    reader = hub.join("r_1")
+    _publish(hub, 1)
+    _publish(hub, 2)
+    _publish(hub, 3)
+    assert _seqs(reader.read(0, 0)) == [1]
+    assert reader.read(1, 0) == []
+    assert _seqs(reader.read(1, PATIENCE_S)) == [2, 3]
+
+
+@pytest.mark.parametrize("event_type", sorted(TURN_ENDS))
+def test_the_end_of_a_turn_is_told_at_once_with_all_before_it(gathering: FeedHub, event_type: EventType) -> None:
+    reader = gathering.join("r_1")
+    _publish(gathering, 1)
+    _publish(gathering, 2)
+    assert reader.read(1, 0) == []
+    _publish(gathering, 3, event_type=event_type)
+    assert _seqs(reader.read(1, 0)) == [2, 3]
+
+
+def test_a_reader_that_joins_while_events_are_kept_back_gets_them_with_the_others(
+    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "GATHER_S", 0.2)
+    hub.join("r_1")
+    _publish(hub, 1)
+    _publish(hub, 2)
+    late = hub.join("r_1")
+    assert _seqs(late.read(1, PATIENCE_S)) == [2]
+
+
+def test_a_busy_feed_wakes_its_readers_every_twenty_milliseconds_with_all_that_came(
+    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "GATHER_S", 0.02)
     reader = hub.join("r_1")
     stop, wakes, after = threading.Event(), 0, 0
 
@@ -120,7 +167,7 @@ def test_a_busy_reader_collects_for_twenty_milliseconds_and_gets_all_that_came(h
     took = time.monotonic() - begun
     stop.set()
     assert publishing.result() >= after
-    assert wakes <= took / feed_module.GATHER_S + 2
+    assert wakes <= 2 * (took / 0.02 + 1), "each tick may bring a commit and what was kept back"
 
 
 def test_nothing_for_the_time_given_is_an_empty_batch(hub: FeedHub) -> None:
@@ -139,24 +186,55 @@ def test_a_reader_that_fell_too_far_behind_is_told_to_resync(hub: FeedHub, monke
     assert reader.read(0, 0) is None
 
 
+def test_so_is_one_that_is_behind_more_than_the_feed_keeps_in_bytes(
+    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = hub.join("r_1")
+    _publish(hub, 1)
+    monkeypatch.setattr(feed_module, "FEED_SIZE", 3 * reader._feed._size)
+    _publish(hub, 2, 3)
+    assert _seqs(reader.read(0, 0)) == [1, 2, 3]
+    _publish(hub, 4)
+    assert reader.read(0, 0) is None
+    assert _seqs(reader.read(1, 0)) == [2, 3, 4]
+    assert reader._feed._size == sum(len(event.json) for event in reader._feed._events)
+
+
+def test_one_event_is_kept_however_long_it_is(hub: FeedHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "FEED_SIZE", 1)
+    reader = hub.join("r_1")
+    _publish(hub, 1, 2)
+    assert _seqs(reader.read(1, 0)) == [2]
+
+
+def test_a_reader_that_is_behind_gets_a_bounded_batch_at_once_and_then_the_next(
+    gathering: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "BATCH", 4)
+    reader = gathering.join("r_1")
+    _publish(gathering, *range(1, 11))
+    assert [_seqs(reader.read(after, 0)) for after in (0, 4, 8)] == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    assert reader.read(10, 0) == []
+
+
 # -- ends -----------------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_reader_wakes_it_at_once_also_while_it_collects(
-    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_reader_wakes_it_at_once(hub: FeedHub) -> None:
     waiting = hub.join("r_1")
     reading = _reading(waiting, 0)
     waiting.end()
     assert reading.result() == []
     assert waiting.is_ended
 
-    monkeypatch.setattr(feed_module, "GATHER_S", 3600.0)
-    collecting = hub.join("r_1")
-    collecting._woken_at = time.monotonic()
-    reading = _reading(collecting, 0)
-    collecting.end()
-    assert reading.result() == []
+
+def test_a_reader_that_was_ended_gets_what_was_kept_back_too(gathering: FeedHub) -> None:
+    reader = gathering.join("r_1")
+    _publish(gathering, 1)
+    _publish(gathering, 2)
+    reading = _reading(reader, 1)
+    reader.end()
+    assert _seqs(reading.result()) == [2]
 
 
 def test_the_end_of_one_reader_does_not_end_the_others(hub: FeedHub) -> None:

@@ -201,7 +201,8 @@ def test_what_is_not_of_the_form_is_refused(payload: str, words: str) -> None:
 
 @pytest.mark.parametrize("index", [None, "0", [0], {}, 1.5])
 def test_an_odd_index_breaks_nothing(index: Any) -> None:
-    block = event("content_block_start", index=index, content_block={"type": "tool_use", "id": "a", "name": "f"})
+    begun = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 2}}
+    block = event("content_block_start", index=index, content_block=begun)
     piece = event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": '{"x":1}'})
 
     assert read(block, piece, stopped("tool_use"))[1] == ToolCall("a", "f", '{"x":1}')

@@ -119,8 +119,6 @@ def test_a_wrong_value_is_named_with_its_variable_and_the_cure(
     ("variables", "word"),
     [
         ({"NATS_URL": "nats://127.0.0.1:4222"}, "NATS_URL"),
-        ({"TOOLS_ALLOWED": "shell, http_request"}, "TOOLS_ALLOWED='shell,http_request'"),
-        ({"AUTO_TITLE": "on"}, "AUTO_TITLE"),
     ],
 )
 def test_what_is_not_built_yet_is_said_to_be_so(
@@ -132,8 +130,20 @@ def test_what_is_not_built_yet_is_said_to_be_so(
     assert "built" in line
 
 
-def test_auto_title_may_be_said_to_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_titles_are_off_until_they_are_said_to_be_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not accepted(monkeypatch).auto_title
     assert not accepted(monkeypatch, AUTO_TITLE="off").auto_title
+    assert accepted(monkeypatch, AUTO_TITLE="on").auto_title
+
+
+def test_no_tool_is_allowed_until_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert accepted(monkeypatch).tools_allowed == ()
+    assert accepted(monkeypatch, TOOLS_ALLOWED=" shell ").tools_allowed == ("shell",)
+    assert "'sheII'" in refusal(monkeypatch, TOOLS_ALLOWED="shell, sheII")
+    (tmp_path / "agents.json").write_text('[{"name": "a", "tools": ["shell"]}]')
+    assert "TOOLS_ALLOWED" in refusal(monkeypatch, AGENTS_FILE="agents.json")
+    agents = accepted(monkeypatch, AGENTS_FILE="agents.json", TOOLS_ALLOWED="shell").agents
+    assert (agents["a"].tools, agents["default"].tools) == (("shell",), None)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
@@ -323,7 +333,7 @@ def test_agents_are_read_from_their_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ('[{"name": "a", "color": "red"}]', "color"),
         ('[{"name": "a"}, {"name": "a"}]', "'a'"),
         ('[{"name": "a b"}]', "name"),
-        ('[{"name": "a", "tools": ["shell"]}]', "tools is not built"),
+        ('[{"name": "a", "tools": "shell"}]', "tools"),
         ('[{"name": "a", "fallback_model": "m"}]', "fallback_model is not built"),
         ("[" * 100_000, "JSON"),
     ],

@@ -247,10 +247,13 @@ def test_a_command_that_takes_too_long_is_ended(bench: ShellBench) -> None:
 
 def test_a_time_limit_that_strikes_before_the_start_is_a_time_limit_too(bench: ShellBench, tmp_path: Path) -> None:
     struck = threading.Event()
-    gates.installed["shell.before_start"] = lambda: struck.wait(10) and None
+    gate = gates.installed["shell.before_start"] = Gate("shell.before_start")
     call = ShellCall(bench.shell(), "touch ran", timeout_ms=1)
     call.scope.add_abort(struck.set)
-    answer = call.start().answer()
+    call.start()
+    assert struck.wait(10)
+    gate.open()
+    answer = call.answer()
 
     assert answer.stderr == "the command was ended after 0.001 s"
     assert not (tmp_path / "ran").exists()

@@ -1,7 +1,6 @@
 """Whatever a command starts ends with the call: everything that tries to get away, in each way that a call can end."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from core.call import Outcome
+from core.tool import supervised, supervisor
+from core.tool.marked import kill_marked
 from tests.support.api_client import PATIENCE_S
 from tests.support.shell_kit import Mark, ShellBench, ShellCall, children, descriptors
 
@@ -94,7 +95,7 @@ def test_what_is_deaf_to_term_ends_by_kill_after_the_grace(bench: ShellBench, co
     assert bench.mark.alive() == []
     assert answer.interrupted
     assert call.receipt() == (Outcome.KILLED, "ended by KILL after 0.3 s")
-    assert 0.3 <= call.took_s
+    assert call.took_s >= 0.3
 
 
 def test_the_grace_is_one_second(bench: ShellBench) -> None:
@@ -222,7 +223,7 @@ def test_a_command_that_kills_its_supervisor_gains_nothing(bench: ShellBench) ->
     answer = bench.run(marked(bench, "(setsid sleep MARK &); echo before; kill -9 $PPID; sleep MARK"))
 
     assert answer.stdout == "before\n"
-    assert answer.stderr == "the command's supervisor was killed, so all that the command had started was ended"
+    assert answer.stderr == "the command's supervisor was killed, so what the command had started was ended"
     assert (answer.exit_code, answer.success) == (-1, False)
 
 
@@ -240,6 +241,45 @@ def test_a_command_that_suspends_its_supervisor_again_and_again_is_stopped_all_t
 
     assert call.run.outcome is Outcome.KILLED
     assert call.took_s < 1.5
+
+
+def test_a_process_that_cannot_be_killed_is_called_abandoned_in_time(
+    bench: ShellBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's, say. Here the supervisor is kept from its work, and the sweep is made to report a failure."""
+    monkeypatch.setattr(supervised, "kill_marked", lambda *arguments: kill_marked(*arguments) and False)
+    call = bench.start("trap '' TERM; echo ready; while :; do kill -STOP $PPID; done").wait_said("ready")
+    answer = call.stop()
+
+    assert call.receipt() == (Outcome.ABANDONED, "a process could not be killed")
+    assert call.took_s < 1.8
+    assert answer.interrupted
+
+
+def test_a_leftover_that_cannot_be_killed_does_not_hide_how_the_command_ended(
+    bench: ShellBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = tmp_path / "stuck.py"
+    stuck.write_text("import os, select, sys\nos.write(int(sys.argv[1]), b'over 768\\n')\nselect.poll().poll()\n")
+    monkeypatch.setattr(supervisor, "__file__", str(stuck))
+    monkeypatch.setattr(supervised, "_LEFTOVER_BOUND_S", 0.1)
+    monkeypatch.setattr(supervised, "kill_marked", lambda *_: False)
+    answer = bench.run("exit 3")
+
+    assert (answer.exit_code, answer.success) == (3, False)
+    assert answer.stderr == "a process that the command left behind could not be ended"
+
+
+def test_the_sweep_ends_what_carries_the_mark_and_nothing_else() -> None:
+    mark, other = Mark(), Mark()
+    marked_one, unmarked = (subprocess.Popen(["sleep", "600"], env=each.environment()) for each in (mark, other))
+    try:
+        assert kill_marked(f"TEST_MARK={mark}", PATIENCE_S)
+        assert marked_one.wait(PATIENCE_S) == -9
+        assert other.alive() == [unmarked.pid]
+    finally:
+        unmarked.kill()
+        unmarked.wait()
 
 
 def test_the_supervisor_is_not_found_by_the_text_of_the_command(bench: ShellBench) -> None:
@@ -272,15 +312,17 @@ Shell(Path("."), {"PATH": sys.argv[1], "TEST_MARK": sys.argv[2]}).run({"command"
 """
 
 
-@pytest.mark.parametrize("command", [*DESERTERS.values(), *DEAF.values()], ids=[*DESERTERS, *(f"deaf: {n}" for n in DEAF)])
+@pytest.mark.parametrize(
+    "command", [*DESERTERS.values(), *DEAF.values()], ids=[*DESERTERS, *(f"deaf: {n}" for n in DEAF)]
+)
 def test_kill_9_of_the_process_that_owns_the_call_leaves_nothing(tmp_path: Path, command: str) -> None:
     mark = Mark()
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, os.environ["PATH"], mark.text, command.replace("MARK", mark.text)],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "PythonServer" / "src")}, stdout=subprocess.PIPE,
     )  # fmt: skip
+    assert owner.stdout is not None
     try:
-        assert owner.stdout is not None
         assert owner.stdout.readline() == b"ready\n"
         assert len(mark.alive()) >= 3
     finally:

@@ -35,6 +35,8 @@ DRAIN_S = 5
 CLOSE_S = 10.0
 #: Seconds of silence in the middle of a request after which its connection is closed.
 STALL_S = 20
+#: Seconds in which a client has not taken a byte of its answer after which its connection is closed.
+STUCK_S = 60
 LAST_WORDS_S = 1.0
 THREADS = 1100
 
@@ -64,6 +66,8 @@ def bind(host: str, port: int) -> socket.socket:
         # Inherited by every connection: one that stalls in the middle of a request gives its thread back. Between
         # requests no thread waits, so keep-alive is not touched.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", STALL_S, 0))
+        # And one that does not read gives back its thread and its place among the event streams.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", STUCK_S, 0))
         # Only listening takes the port for good: a second server that merely binds would notice too late.
         listener.listen(2048)
     except OSError as error:
@@ -150,7 +154,14 @@ class Server(BaseApplication):
 
 
 class _Worker(ThreadWorker):
-    """Gunicorn's threaded worker, which bears that the master shuts the listening socket."""
+    """Gunicorn's threaded worker, which bears that the master shuts the listening socket, and clients that do not read."""
+
+    def handle_request(self, req: Any, conn: Any) -> bool:
+        """Answer a request; whether the connection stays open."""
+        try:
+            return bool(super().handle_request(req, conn))
+        except BlockingIOError as error:  # the kernel gave up sending: for gunicorn, that the client has gone
+            raise BrokenPipeError(errno.EPIPE, "the client does not read") from error
 
     def accept(self, listener: Any) -> None:
         """Take a connection."""

@@ -14,6 +14,8 @@ export function newChat() {
     sessionId: null,
     isInteractive: true,
     metadata: {},
+    /** Messages of a conversation from elsewhere that the run was started with. */
+    handedIn: [],
     /** The name that the server has made for the session, if one of its turns here did. */
     title: null,
     /** `open`, `parked` or `over`. */
@@ -53,11 +55,12 @@ const ON_CHAT = {
     chat.sessionId = event.session_id;
     chat.isInteractive = event.interactive;
     chat.metadata = event.metadata ?? {};
+    chat.handedIn = event.messages ?? [];
   },
   turn_started(chat, event) {
     const previous = lastTurn(chat);
     chat.phase = "open";
-    chat.turns.set(event.turn_id, newTurn(event));
+    chat.turns.set(event.turn_id, newTurn(event, previous === null ? chat.handedIn : []));
     if (previous === null || event.message_id !== undefined) return [];
     // No message has started it: the previous turn is asked again, or resumed.
     releaseHeld(chat);
@@ -152,8 +155,10 @@ const ON_TURN = {
   turn_failed: (turn, event) => endTurn(turn, event, "failed"),
 };
 
-function newTurn(event) {
+/** `handedIn` are the messages that came before it from elsewhere. */
+function newTurn(event, handedIn) {
   return {
+    handedIn,
     id: event.turn_id, number: event.number, input: event.input, seq: event.seq, state: "queued",
     messageId: event.message_id ?? null,
     startedAt: Date.parse(event.at), endedAt: null,

@@ -118,11 +118,12 @@ class Agent:
                 call.settle(Outcome.CANCELLED, "gateway answered 499")
             elif not call.is_asked:  # else whoever asks notes what came of it
                 call.settle(Outcome.ABORTED, "socket shut")
-            self._record_usage(request, asked, call, reply, port, is_partial=True)
+            if call.is_sent:
+                self._record_usage(request, asked, call, reply, port, is_partial=True)
             raise
         except ProviderError as error:
             call.settle(Outcome.FAILED, "it failed", error.detail)
-            if reply.parts:
+            if reply.parts or reply.usage is not None:
                 self._record_usage(request, asked, call, reply, port, is_partial=True)
             raise
         finally:

@@ -39,16 +39,15 @@ class CallIds:
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        #: Inner id -> wire ids of the calls in the last round that still lack their result.
+        #: Inner id -> wire ids of the calls that still lack their result.
         self._open: defaultdict[str, deque[str]] = defaultdict(deque)
 
     def begin_round(self, ids: Sequence[str]) -> list[str]:
         """The wire ids for the calls of one assistant message."""
-        self._open.clear()
         return [self._new(call_id) for call_id in ids]
 
     def for_result(self, call_id: str) -> str:
-        """The wire id of the call in the last round that this result belongs to."""
+        """The wire id of the call that this result belongs to."""
         waiting = self._open.get(call_id)
         return waiting.popleft() if waiting else _clean_id(call_id)
 

@@ -5,7 +5,7 @@ import uuid
 from typing import Protocol
 
 from core.call import Call, CallKind, Outcome
-from core.cancellation import Scope
+from core.cancellation import Cancelled, Scope
 from core.clock import alarm_clock
 from core.errors import ProviderError
 from core.gates import pause_at
@@ -68,8 +68,13 @@ class ModelCall(Call):
         """
         pause_at("model_call.before_sent")
         with self._phase:
-            self._is_sent = True
-        self.scope.checkpoint()
+            was_sent, self._is_sent = self._is_sent, True
+        try:
+            self.scope.checkpoint()
+        except Cancelled:
+            with self._phase:
+                self._is_sent = was_sent
+            raise
 
     def abort(self) -> None:
         """The scope's abort. Cuts the call, or sets the bound under which it must yield to being asked."""

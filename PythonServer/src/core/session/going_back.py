@@ -44,7 +44,6 @@ def resume(tx: Transaction, caller: Caller, run_id: str, if_turn: str | None) ->
     if turn["state"] == "completed" or turn["left_out"] is not None:
         raise TurnNotStopped("the newest turn came to its end, or was rolled back")
     start = resume_turn(tx, run, turn)
-    release_held(tx, run)  # behind it, as they were behind the turn that was stopped
     return {"run_id": run_id, "turn_id": start.turn_id, "resumes": turn["id"]}, start
 
 

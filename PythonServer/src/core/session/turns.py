@@ -13,7 +13,7 @@ from core.cancellation import CauseWord
 from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
-from core.session.inbox import hand_back, hold, queue_once, settle_message, take_next
+from core.session.inbox import hand_back, hold, queue_once, release_held, settle_message, take_next
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
 from core.store.commit import Transaction
@@ -97,6 +97,7 @@ def resume_turn(tx: Transaction, run: RowMapping | dict[str, Any], old: RowMappi
     start = open_turn(tx, run, old["input"], old["spec"], resumes=old["id"])
     move_run(tx, run, RunState.QUEUED, turn_id=start.turn_id)
     tx.emit(Event(run["id"], EventType.TURN_RESUMED, {"resumes": old["id"]}, start.turn_id))
+    release_held(tx, run)  # behind it, as they were behind the turn that was stopped
     return start
 
 

@@ -94,8 +94,8 @@ class Feed:
             if pause <= 0 or any(event.type in TURN_ENDS for event in new):
                 self._tell()
             elif not self._is_due:
-                self._is_due = True
                 alarm_clock.after(pause, self._tell_rest)
+                self._is_due = True
 
     def _forget_oldest(self) -> None:
         count = max(0, len(self._events) - FEED_LENGTH)

@@ -107,16 +107,17 @@ class Shell:
                 run.scope.forget(abort)
 
     def _note(self, run: ToolRun, ending: Ending, timeout_s: float) -> _Note | None:
-        """What kept the command from ending by itself; None if nothing did."""
+        """What the model must know beyond the command's own words, such as why it did not end by itself."""
         if run.limit_hit is CauseWord.OUTPUT_LIMIT:
             return _Note(f"the output was longer than {self._output_cap} bytes; the command was ended")
         if ending.how == ITSELF:
-            return None
+            left = "a process that the command left behind could not be ended"
+            return None if ending.is_all_gone else _Note(left, is_cut=False)
         if run.limit_hit is not None:
             return _Note(f"the command was ended after {timeout_s:g} s")
         if run.scope.cause is not None:
             return _Note(f"the command was interrupted ({run.scope.cause.word})", is_interrupted=True)
-        return _Note("the command's supervisor was killed, so all that the command had started was ended")
+        return _Note("the command's supervisor was killed, so what the command had started was ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class _Note:
     """A last line for ``stderr``."""
 
     line: str
+    #: Whether the command was ended, so that it has no exit code of its own.
+    is_cut: bool = True
     is_interrupted: bool = False
 
 
@@ -165,7 +168,7 @@ def _result(output: Output, ending: Ending, note: _Note | None, took_s: float) -
     if note is not None:
         stderr = shorten(stderr, SHOWN_BYTES - len(note.line) - 1)
         stderr += ("\n" if stderr and not stderr.endswith("\n") else "") + note.line
-    exit_code = ending.exit_code if note is None else -1
+    exit_code = -1 if note is not None and note.is_cut else ending.exit_code
     fields: dict[str, Any] = {
         "stdout": shorten(output.text("stdout")),
         "stderr": shorten(stderr),

@@ -33,8 +33,10 @@ Take = Callable[[str, bytes], bool]
 LOST: Final = "lost"
 #: The variable by which everything that a call has started can be found, should its supervisor be lost.
 MARK: Final = "SHELL_CALL_ID"
-#: What the supervisor gets beyond the grace, in seconds; then it is ended, and what it left is looked for by the mark.
-_BOUND_S: Final = 0.5
+#: Seconds that the supervisor gets beyond the grace of a stop, and to end what a command has left behind. After that
+#: it is ended itself, and what it left is looked for by the mark, so that a stop is over before 1,800 ms.
+_STOP_BOUND_S: Final = 0.5
+_LEFTOVER_BOUND_S: Final = 5.0
 _SWEEP_S: Final = 0.2
 _READ_BYTES: Final = 64 * 1024
 
@@ -137,7 +139,7 @@ class SupervisedCommand:
                         self._close_pipe(descriptor)
                 elif descriptor == self._wake:
                     poller.unregister(self._wake)
-                    self._set_bound(self._grace_s + _BOUND_S)
+                    self._set_bound(self._grace_s + _STOP_BOUND_S)
                 elif not self._read_report():
                     return
 
@@ -156,7 +158,7 @@ class SupervisedCommand:
             return False
         self._report += data
         if data:
-            self._set_bound(_BOUND_S)  # the command is over; only what it left behind is being ended
+            self._set_bound(_LEFTOVER_BOUND_S)  # the command is over; only what it left behind is being ended
         return bool(data)
 
     def _set_bound(self, seconds: float) -> None:
@@ -181,15 +183,17 @@ class SupervisedCommand:
     def _take_in(self) -> Ending:
         """The supervisor's report; if there is none, do its work by other means."""
         assert self._process is not None
-        words = self._report.decode().splitlines()
-        last = words[-1].split() if words else []
-        if len(last) == 2:
+        lines = [line.split() for line in self._report.decode().splitlines()]
+        if lines and lines[-1][0] == supervisor.GONE:
             self._process.wait()
-            status, how = int(last[0]), last[1]
-            return Ending(how, status if how == supervisor.FAILED else os.waitstatus_to_exitcode(status))
+            _, status, how = lines[-1]
+            return Ending(how, int(status) if how == supervisor.FAILED else os.waitstatus_to_exitcode(int(status)))
         self._process.kill()
         self._process.wait()
-        return Ending(LOST, -signal.SIGKILL, is_all_gone=kill_marked(self._mark, _SWEEP_S))
+        is_all_gone = kill_marked(self._mark, _SWEEP_S)
+        if lines:
+            return Ending(supervisor.ITSELF, os.waitstatus_to_exitcode(int(lines[-1][1])), is_all_gone)
+        return Ending(LOST, -signal.SIGKILL, is_all_gone)
 
     def _close_pipe(self, descriptor: int) -> None:
         self._pipes.pop(descriptor)[1].close()

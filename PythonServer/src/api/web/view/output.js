@@ -13,7 +13,7 @@ export class OutputView {
   #more = h("button", { type: "button", class: "link", "aria-expanded": "false", hidden: true });
   #shown = []; // {text, length} of each piece
   #cut = 0;
-  #lines = 1;
+  #breaks = 0;
   #chars = 0;
 
   constructor(toolName) {
@@ -39,7 +39,7 @@ export class OutputView {
   #startOver(cut) {
     this.#cut = cut;
     this.#shown = [];
-    this.#lines = 1;
+    this.#breaks = 0;
     this.#chars = 0;
     this.#box.replaceChildren();
     showText(this.#gone, `${cut.toLocaleString("en")} earlier characters are not shown`);
@@ -51,7 +51,7 @@ export class OutputView {
     known.text.appendData(more); // what is selected stays selected
     known.length = text.length;
     this.#chars += more.length;
-    this.#lines += more.split("\n").length - 1;
+    this.#breaks += more.split("\n").length - 1;
   }
 
   #add(index, stream) {
@@ -62,7 +62,7 @@ export class OutputView {
   }
 
   #offerMore() {
-    const isLong = this.#lines > LONG_LINES + 1 || this.#chars > LONG_CHARS;
+    const isLong = this.#breaks > LONG_LINES || this.#chars > LONG_CHARS;
     this.#more.hidden = !isLong;
     if (!isLong) return;
     this.#box.tabIndex = 0; // it scrolls, so the keyboard has to get there
@@ -72,7 +72,9 @@ export class OutputView {
   #open(isOpen) {
     this.#more.setAttribute("aria-expanded", String(isOpen));
     this.#box.classList.toggle("is-open", isOpen);
-    setText(this.#more, isOpen ? "Show less" : `Show more of ${this.#lines.toLocaleString("en")} lines`);
+    setText(this.#more, isOpen ? "Show less" : `Show more of ${lineWords(this.#breaks)}`);
     if (!isOpen) this.#box.scrollTop = this.#box.scrollHeight;
   }
 }
+
+const lineWords = (breaks) => (breaks < 2 ? "a long line" : `${breaks.toLocaleString("en")} lines`);

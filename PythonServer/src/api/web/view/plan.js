@@ -78,6 +78,7 @@ class GoalRow {
   }
 
   tick(goal, now) {
-    setText(this.#time, goal.startedAt === null ? "" : duration((goal.endedAt ?? now) - goal.startedAt));
+    const hasTime = goal.startedAt !== null && !goal.isKept;
+    setText(this.#time, hasTime ? duration((goal.endedAt ?? now) - goal.startedAt) : "");
   }
 }

@@ -4,6 +4,7 @@ import { isOpen } from "../state.js";
 import { leftOutWords } from "../words.js";
 import { h, setText, showText } from "./dom.js";
 import { GoalView, showRetry } from "./goal.js";
+import { handedInView } from "./handed_in.js";
 import { PlanView } from "./plan.js";
 import { endOf, usageOf } from "./turn_end.js";
 
@@ -28,7 +29,8 @@ export class TurnView {
       h("div", { class: "user" }, h("span", { class: "sr-only" }, "You:"), this.#input),
       h("div", { class: "answer" }, h("span", { class: "sr-only" }, "Answer:"),
         this.#note, this.#plan.node, this.#goalList, this.#retry, this.#working, this.#end));
-    this.node = h("article", { class: "turn", "data-turn-id": turn.id }, this.#body, this.#foot);
+    const handedIn = turn.handedIn.length > 0 ? handedInView(turn.handedIn) : null;
+    this.node = h("article", { class: "turn", "data-turn-id": turn.id }, handedIn, this.#body, this.#foot);
   }
 
   /** `isStopping`: a stop was asked for, here or elsewhere. */
@@ -94,7 +96,9 @@ export class TurnView {
     this.node.classList.add("left-out");
     if (this.#fold === null) {
       this.#fold = h("summary", {}, h("span", { class: "fold-what" }, firstLine(turn.input)), h("span", { class: "fold-why" }));
-      this.node.prepend(h("details", { class: "fold" }, this.#fold, this.#body));
+      const fold = h("details", { class: "fold" }, this.#fold);
+      this.#body.replaceWith(fold);
+      fold.append(this.#body);
     }
     setText(this.#fold.lastChild, leftOutWords(turn.leftOut));
   }

@@ -1,0 +1,378 @@
+"""What must hold of a session whatever happens: read from the store, by rules that are written out here once more."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, select, text
+
+from core.call import CallKind, Outcome
+from core.cancellation import CauseWord
+from core.plan.goal_status import FINAL, MOVES
+from core.provider.anthropic_body import messages_body, tool_names
+from core.provider.openai_format import request_body
+from core.provider.provider import ModelRequest
+from core.session import run_state
+from core.session.transcript import read_transcript, request_messages
+from core.store.tables import events, messages, runs, turns
+from de2generator import anthropic_strict, strict
+from tests.support.vendor_types import check_anthropic_body, check_openai_body
+
+Row = dict[str, Any]
+
+TURN_ENDS: Final = {"turn_completed": "completed", "turn_cancelled": "cancelled", "turn_failed": "failed"}
+RUN_ENDS: Final = {"run_completed": "completed", "run_cancelled": "cancelled", "run_failed": "failed"}
+FATES: Final = {"message_delivered": "delivered", "message_returned": "returned", "message_withdrawn": "withdrawn"}
+_MESSAGE_MOVES: Final = {
+    None: {"queued"}, "queued": {"held", *FATES.values()}, "held": {"queued", "returned", "withdrawn"},
+}  # fmt: skip
+_TURN_MOVES: Final = {None: {"open"}, "open": set(TURN_ENDS.values())}
+_LEFT_OUT: Final = {None: {"rolled_back", "resumed"}}
+#: What a turn does not say any more once its stop is recorded.
+_NOT_AFTER_STOP: Final = ("text", "tool_call", "retry")
+
+
+@dataclass
+class Told:
+    """What the server has answered, and so must stand by."""
+
+    #: Message id -> run, text, client_message_id.
+    messages: dict[str, tuple[str, str, str | None]] = field(default_factory=dict)
+    #: Runs and turns of which it said ``stopped: true``, with the receipt so far.
+    stops: list[tuple[str, str, list[Row]]] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+    def copy(self) -> Told:
+        """As it is now."""
+        return Told(dict(self.messages), list(self.stops), list(self.runs))
+
+
+class Log:
+    """All that is committed of a session."""
+
+    def __init__(self, connection: Connection, session_id: str) -> None:
+        def rows(query: Any) -> list[Row]:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+        self.runs = rows(select(runs).where(runs.c.session_id == session_id).order_by(runs.c.created_at, runs.c.id))
+        self.turns = rows(select(turns).where(turns.c.session_id == session_id).order_by(turns.c.number))
+        self.messages = rows(select(messages).order_by(messages.c.run_id, messages.c.number))
+        self.moves = rows(text("SELECT * FROM witness ORDER BY number"))
+        self.events: dict[str, list[Row]] = {run["id"]: [] for run in self.runs}
+        for event in rows(select(events).order_by(events.c.run_id, events.c.seq)):
+            event["data"] = json.loads(event["data"])
+            self.events[event["run_id"]].append(event)
+        self.transcript = read_transcript(connection, session_id)
+
+    def of_turn(self, turn: Row) -> list[Row]:
+        """The events of a turn."""
+        return [event for event in self.events[turn["run_id"]] if event["turn_id"] == turn["id"]]
+
+
+def check(log: Log, earlier: Log | None, told: Told) -> None:
+    """Every invariant. ``earlier`` is the log at the step before."""
+    _check_moves(log)
+    for run in log.runs:
+        _check_run(run, [turn for turn in log.turns if turn["run_id"] == run["id"]], log.events[run["id"]])
+    for turn in log.turns:
+        _check_turn(turn, log.of_turn(turn))
+    _check_messages(log)
+    _check_transcript(log)
+    _check_told(log, told)
+    if earlier is not None:
+        for run_id, before in earlier.events.items():
+            assert log.events[run_id][: len(before)] == before, "what was committed has changed"
+        assert log.moves[: len(earlier.moves)] == earlier.moves
+
+
+# -- moves, as the database noted them -------------------------------------------------------------
+
+
+def _check_moves(log: Log) -> None:
+    now: dict[tuple[str, str], str | None] = {}
+    for move in log.moves:
+        what, old, new = move["what"], move["old"], move["new"]
+        if what == "run":
+            may = {"queued"} if old is None else run_state.MOVES[run_state.RunState(old)]
+        else:
+            may = {"turn": _TURN_MOVES, "message": _MESSAGE_MOVES, "left_out": _LEFT_OUT}[what].get(old, set())
+        assert new in may or old == new == "queued", f"{what} moved from {old} to {new}"
+        assert now.get((what, move["id"])) == old
+        now[what, move["id"]] = new
+    live = [run for run in log.runs if run["state"] not in run_state.TERMINAL]
+    assert len(live) <= 1
+
+
+# -- a run -------------------------------------------------------------------------------------------
+
+
+def _check_run(run: Row, of_run: list[Row], log: list[Row]) -> None:
+    assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
+    types = [event["type"] for event in log]
+    assert types[0] == "run_started" and types.count("run_started") == 1
+    open_turn, begun = None, []
+    for event in log:
+        kind, turn_id = event["type"], event["turn_id"]
+        if kind == "turn_started":
+            assert open_turn is None and turn_id not in begun, "a turn began in another"
+            open_turn = turn_id
+            begun.append(turn_id)
+        elif turn_id is not None:
+            assert turn_id == open_turn, f"{kind} of a turn that is over"
+        if kind in TURN_ENDS:
+            assert open_turn is not None
+            open_turn = None
+        assert kind not in ("awaiting_input", "turn_rolled_back", *RUN_ENDS) or open_turn is None
+    assert begun == [turn["id"] for turn in of_run]
+    assert [turn["id"] for turn in of_run if turn["state"] == "open"] == ([open_turn] if open_turn else [])
+    assert (run["state"] in run_state.OPEN) == (open_turn is not None)
+    ends = [RUN_ENDS[kind] for kind in types if kind in RUN_ENDS]
+    assert ends == ([run["state"]] if run["state"] in run_state.TERMINAL else [])
+    assert not ends or types[-1] in RUN_ENDS, "something follows the run's end"
+    if run["state"] == "awaiting_input":
+        last_end = max(index for index, kind in enumerate(types) if kind in TURN_ENDS)
+        assert types[last_end:].count("awaiting_input") == 1 and run["interactive"]
+
+
+# -- a turn ------------------------------------------------------------------------------------------
+
+
+def _check_turn(turn: Row, log: list[Row]) -> None:
+    types = [event["type"] for event in log]
+    ends = [TURN_ENDS[kind] for kind in types if kind in TURN_ENDS]
+    assert ends == ([] if turn["state"] == "open" else [turn["state"]])
+    stops = [event for event in log if event["type"] == "stop_requested"]
+    assert len(stops) <= 1
+    if stops:
+        late = log[log.index(stops[0]) :]
+        assert not [event for event in late if event["type"] in _NOT_AFTER_STOP], "it went on after its stop"
+        assert not [event for event in late if event["data"].get("status") in ("IN_PROGRESS", "CHILDREN_IN_PROGRESS")]
+    assert not [event for event in log if "LATE" in json.dumps(event["data"]) and event["type"] != "turn_started"]
+    statuses = _check_goals(turn, log)
+    _check_calls(turn, log)
+    if turn["state"] == "open":
+        return
+    end = log[-1]
+    assert end["type"] in TURN_ENDS and end["seq"] == turn["end_seq"]
+    assert turn["usage"] == end["data"]["usage"] == _sum_usage(log)
+    assert (turn["state"] == "cancelled") == bool(stops)
+    if stops:
+        assert end["data"]["cause"] == stops[0]["data"]["cause"] == turn["stop"]["cause"]
+        assert end["data"]["cause"] in set(CauseWord)
+        _check_receipt(end["data"]["receipt"])
+    _check_said(turn, end, log, statuses)
+
+
+def _plan_of(log: list[Row]) -> list[Row]:
+    """The goals of the newest plan, parents first, in plan order, each with ``path``: itself and those around it."""
+    plans = [event["data"]["goals"] for event in log if event["type"] == "plan_updated"]
+    found: list[Row] = []
+    waiting = [(goal, ()) for goal in reversed(plans[-1])] if plans else []
+    while waiting:
+        goal, around = waiting.pop()
+        path = (*around, goal["id"])
+        found.append({**goal, "path": path})
+        waiting.extend((child, path) for child in reversed(goal["goals"]))
+    return found
+
+
+def _check_goals(turn: Row, log: list[Row]) -> dict[str, Row]:
+    """The newest status event of each goal that has one."""
+    goals = {goal["id"]: goal for goal in _plan_of(log)}
+    newest: dict[str, Row] = {}
+
+    def status(goal_id: str) -> str:
+        return newest[goal_id]["status"] if goal_id in newest else "NOT_STARTED"
+
+    for event in log:
+        if event["type"] != "goal_status":
+            continue
+        goal_id, new = event["goal_id"], event["data"]["status"]
+        assert new in MOVES[status(goal_id)], f"goal {goal_id} moved from {status(goal_id)} to {new}"  # type: ignore[index]
+        if new in ("IN_PROGRESS", "CHILDREN_IN_PROGRESS"):
+            for each in goals[goal_id]["path"]:
+                assert all(status(other) == "COMPLETED" for other in goals[each]["depends_on"]), "it began too early"
+        newest[goal_id] = event["data"]
+    if turn["state"] != "open":
+        assert {goal_id: status(goal_id) for goal_id in goals} == {each["id"]: each["status"] for each in goals.values()}
+        assert all(goal["status"] in FINAL for goal in goals.values())
+    return newest
+
+
+def _check_calls(turn: Row, log: list[Row]) -> None:
+    called = [event["call_id"] for event in log if event["type"] == "tool_call"]
+    answered = [event["call_id"] for event in log if event["type"] == "tool_result"]
+    assert len(set(called)) == len(called) and len(set(answered)) == len(answered)
+    assert set(answered) <= set(called)
+    if turn["state"] != "open":
+        assert set(answered) == set(called), "a tool call without a result"
+
+
+def _sum_usage(log: list[Row]) -> Row | None:
+    used = [event["data"] for event in log if event["type"] == "usage"]
+    if not used:
+        return None
+    total: Row = {"calls": len(used)}
+    for name in ("input_tokens", "output_tokens"):
+        numbers = [each[name] for each in used if each[name] is not None]
+        assert 0 not in numbers or all(each["source"] == "observed" for each in used if each[name] == 0)
+        total[name] = sum(numbers) if numbers else None
+    sources = {each["source"] for each in used}
+    return total | {"source": sources.pop() if len(sources) == 1 else "mixed"}
+
+
+def _check_receipt(receipt: list[Row]) -> None:
+    for item in receipt:
+        assert item["kind"] in set(CallKind) and item["outcome"] in set(Outcome), item
+        assert item["took_ms"] is None or (isinstance(item["took_ms"], int) and item["took_ms"] >= 0)
+    found = [(item["kind"], item["id"]) for item in receipt]
+    assert len(set(found)) == len(found)
+
+
+# -- what a turn said ----------------------------------------------------------------------------------
+
+
+def _check_said(turn: Row, end: Row, log: list[Row], statuses: dict[str, Row]) -> None:
+    leaves = [goal["id"] for goal in _plan_of(log) if not goal["goals"]]
+    rounds = {leaf: _rounds_of([event for event in log if event["goal_id"] == leaf]) for leaf in leaves}
+    said = [{name: message[name] for name in message if name not in ("stopped", "cause", "failed")}
+            for message in end["data"]["messages"]]  # fmt: skip
+    only = rounds[leaves[0]] if len(leaves) == 1 else []
+    if any(message.get("tool_calls") for message in only):
+        assert said == only
+    else:
+        texts = []
+        for leaf in leaves:
+            done = statuses.get(leaf, {}).get("status") == "COMPLETED"
+            words = [message["content"] for message in rounds[leaf] if message["role"] == "assistant"]
+            texts.append(statuses[leaf]["result"] if done else "\n\n".join(each for each in words if each))
+        content = "\n\n".join(each for each in texts if each)
+        (message,) = said
+        assert message["role"] == "assistant"
+        if content.strip():
+            assert message["content"] == content
+        else:
+            assert message["content"].endswith(" before any text]")
+    marked = [message for message in end["data"]["messages"] if "stopped" in message or "failed" in message]
+    assert len(marked) == (turn["state"] != "completed")
+
+
+def _rounds_of(log: list[Row]) -> list[Row]:
+    """Texts, calls and results of one goal as the messages that they make."""
+    made: list[Row] = []
+    results = {event["call_id"]: event["data"] for event in log if event["type"] == "tool_result"}
+    was_result = False
+    for event in log:
+        if event["type"] == "text":
+            if not made or made[-1].get("tool_calls"):
+                made.append({"role": "assistant", "content": ""})
+            made[-1]["content"] += event["data"]["text"]
+        elif event["type"] == "tool_call":
+            if not made or was_result:
+                made.append({"role": "assistant", "content": ""})
+            made[-1].setdefault("tool_calls", []).append(event)
+        was_result = event["type"] == "tool_result" or (was_result and event["type"] not in ("text", "tool_call"))
+    said: list[Row] = []
+    for message in made:
+        calls = message.pop("tool_calls", [])
+        if not message["content"].strip():
+            message["content"] = ""
+        if calls:
+            message["tool_calls"] = [
+                {"id": call["call_id"], "type": "function",
+                 "function": {"name": call["data"]["name"], "arguments": _an_object(call["data"]["arguments"])}}
+                for call in calls
+            ]  # fmt: skip
+        if calls or message["content"]:
+            said.append(message)
+        for call in calls:
+            result = results.get(call["call_id"], {"content": None, "is_error": False})
+            tool = {"role": "tool", "tool_call_id": call["call_id"], "content": result["content"]}
+            said.append(tool | ({"is_error": True} if result["is_error"] else {}))
+    return said
+
+
+def _an_object(arguments: str) -> str:
+    try:
+        good = isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        good = False
+    return (arguments or "{}") if good else json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
+
+
+# -- messages that wait ----------------------------------------------------------------------------------
+
+
+def _check_messages(log: Log) -> None:
+    state_of = {run["id"]: run["state"] for run in log.runs}
+    delivered: dict[str, list[int]] = {}
+    for message in log.messages:
+        of_run = log.events[message["run_id"]]
+        mine = [event for event in of_run if event["data"].get("message_id") == message["id"]]
+        fates = [FATES[event["type"]] for event in mine if event["type"] in FATES]
+        assert fates == ([message["state"]] if message["state"] in FATES.values() else [])
+        assert message["state"] in FATES.values() or state_of[message["run_id"]] not in run_state.TERMINAL
+        begun = [event for event in mine if event["type"] == "turn_started"]
+        assert [event["data"]["input"] for event in begun] == ([message["text"]] if fates == ["delivered"] else [])
+        if begun:
+            assert begun[0]["turn_id"] == message["turn_id"]
+            delivered.setdefault(message["run_id"], []).append(begun[0]["seq"])
+    assert all(seqs == sorted(seqs) for seqs in delivered.values()), "delivered out of order"
+
+
+# -- the transcript ----------------------------------------------------------------------------------------
+
+
+def _check_transcript(log: Log) -> None:
+    expected: list[Row] = []
+    for turn in log.turns:
+        if turn["left_out"] is None:
+            expected.append({"role": "user", "content": turn["input"], "turn_id": turn["id"]})
+            if turn["state"] != "open":
+                end = log.of_turn(turn)[-1]
+                expected += [{**message, "turn_id": turn["id"]} for message in end["data"]["messages"]]
+    assert [message for message in log.transcript if message["turn_id"] is not None] == expected
+    if all(turn["state"] != "open" for turn in log.turns):
+        check_request(ModelRequest(request_messages("Be brief.", log.transcript, "next"), "m"))
+
+
+def check_request(request: ModelRequest) -> None:
+    """Every kind of provider takes it."""
+    assert strict.find_fault(request.messages) is None, strict.find_fault(request.messages)
+    check_openai_body(request_body(request))
+    body = messages_body(request, tool_names(request))
+    assert anthropic_strict.find_fault(body) is None, anthropic_strict.find_fault(body)
+    check_anthropic_body(body)
+
+
+def check_users(log: Log, turn_id: str, request: ModelRequest) -> None:
+    """What users said before is in the request, unaltered and in order; what was taken out of the transcript is not."""
+    number = next(turn["number"] for turn in log.turns if turn["id"] == turn_id)
+    before = [turn["input"] for turn in log.turns if turn["number"] < number and turn["left_out"] is None]
+    users = [message["content"] for message in request.messages if message["role"] == "user"]
+    handed_in = [m["content"] for m in log.transcript if m["turn_id"] is None and m["role"] == "user"]
+    rest = users[:-1]
+    for words in handed_in:
+        if words in rest:
+            rest.remove(words)
+    assert rest == before
+
+
+# -- what was answered ---------------------------------------------------------------------------------------
+
+
+def _check_told(log: Log, told: Told) -> None:
+    assert {run["id"] for run in log.runs} >= set(told.runs)
+    rows = {message["id"]: message for message in log.messages}
+    for message_id, (run_id, words, client_id) in told.messages.items():
+        row = rows[message_id]
+        assert (row["run_id"], row["text"], row["client_message_id"]) == (run_id, words, client_id)
+    ended = {turn["id"]: turn for turn in log.turns}
+    for run_id, turn_id, so_far in told.stops:
+        turn = ended[turn_id]
+        assert (turn["run_id"], turn["state"]) == (run_id, "cancelled"), "it said that it had stopped the turn"
+        final = {(item["kind"], item["id"]): item for item in log.of_turn(turn)[-1]["data"]["receipt"]}
+        for item in so_far:
+            assert final[item["kind"], item["id"]]["outcome"] == item["outcome"]
