@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # More than one process runs the tests side by side: make test WORKERS=4
 WORKERS ?= 0
+KILLS ?= 200
 
 # What has been installed, and from which list; a changed list installs again.
 RUNTIME := $(VENV)/.runtime
@@ -41,6 +42,10 @@ test-real: $(DEV) ## the tests against a real model server
 .PHONY: test-long
 test-long: $(DEV) ## the long suites
 	@$(BIN)/python -m pytest -m slow
+
+.PHONY: chaos
+chaos: $(DEV) ## kill -9 the server again and again under load: make chaos [KILLS=200] [SEED=…]
+	@$(BIN)/python -m tests.chaos --kills $(KILLS) $(if $(SEED),--seed "$(SEED)")
 
 .PHONY: check
 check: $(TOOLS) ## linter, types, and which package may import which

@@ -44,7 +44,8 @@ def follow(table: Table, server: ServerProcess, seconds: int) -> None:
     run.say(script("trickle", tokens=RATE * seconds, interval_ms=1000 // RATE))
     report = crowd.result()
     left_at = time.perf_counter()
-    wait_until(lambda: "\npythonserver_stream_readers 0.0\n" in server.api().request("GET", "/metrics").text, "all have left")
+    nobody = "\npythonserver_stream_readers 0.0\n"
+    wait_until(lambda: nobody in server.api().request("GET", "/metrics").text, "all have left")
     gone_s = time.perf_counter() - left_at
     assert (report.done, report.events % READERS) == (READERS, 0)
     grown = (status_of(pid, "VmRSS") - memory) / READERS
@@ -52,7 +53,7 @@ def follow(table: Table, server: ServerProcess, seconds: int) -> None:
           f"all had left after {gone_s:.1f} s")
     what = f"event -> {READERS} readers, {RATE}/s (floor: one thread, bare sockets)"
     table.within(what, "ms", report.lags, statistics.median(floor.lags), (250, 250))
-    table.within("memory of a reader (floor: a blocked thread)", "KiB", [grown], thread, (64, 64))
+    table.within("memory of a reader (floor: a blocked thread)", "KiB", [grown], thread, (96, 96))
 
 
 def arrive(table: Table, server: ServerProcess, run_id: str, repeats: int) -> None:

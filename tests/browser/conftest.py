@@ -42,15 +42,18 @@ class ChatServer:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "api"],
             cwd=self._data_dir,  # no .env there
-            env=kept | {
-                "DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port, "TOOLS_ALLOWED": "shell"
-            },  # fmt: skip
+            env=kept | self._settings(),
             stdout=subprocess.PIPE,
             text=True,
         )
         found = READY.search(self._first_line(self._process))
         assert found is not None, "the server did not say where its page is"
         self.address, self.url, self._port, self.token = found.groups()
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port, "TOOLS_ALLOWED": "shell",
+        }  # fmt: skip
 
     def _first_line(self, process: "subprocess.Popen[str]") -> str:
         output = process.stdout

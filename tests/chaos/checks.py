@@ -56,7 +56,7 @@ def _log(run: Witness, found: Found) -> Iterator[str]:
 
 
 def _turns(run: Witness, found: Found) -> Iterator[str]:
-    started = [event["turn_id"] for event in found.of_type("turn_started")]
+    started = _turns_of(found)
     if started[:1] != [run.first_turn]:
         yield f"its first turn {run.first_turn} is not the first of {started}"
     for turn_id in started:
@@ -69,6 +69,10 @@ def _turns(run: Witness, found: Found) -> Iterator[str]:
     # The gateway is strict: a transcript that a provider would refuse shows up here.
     for event in found.of_type("turn_failed"):
         yield f"a turn failed: {event}"
+
+
+def _turns_of(found: Found) -> list[str]:
+    return [event["turn_id"] for event in found.of_type("turn_started")]
 
 
 def _goals(run: Witness, found: Found) -> Iterator[str]:
@@ -111,8 +115,11 @@ def _messages(run: Witness, found: Found) -> Iterator[str]:
 
 
 def _transcript(run: Witness, found: Found) -> Iterator[str]:
-    roles = [message["role"] for message in found.transcript if message["role"] in ("user", "assistant")]
-    has_tools = len(roles) < len(found.transcript)
+    messages = found.transcript
+    if messages and messages[-1]["role"] == "user" and messages[-1]["turn_id"] not in _turns_of(found):
+        messages = messages[:-1]  # a later run of the session is at work on it
+    roles = [message["role"] for message in messages if message["role"] in ("user", "assistant")]
+    has_tools = len(roles) < len(messages)
     if not has_tools and roles != ["user", "assistant"] * (len(roles) // 2):
         yield f"roles do not alternate: {roles}"
     said: dict[str, str] = defaultdict(str)

@@ -1,12 +1,12 @@
 """Event streams byte for byte: what a reader saw before a kill has to be the same afterwards."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from tests.support.api_client import Api
 
 
-def read_frames(api: Api, path: str, after: int = 0) -> Iterator[tuple[int, bytes]]:
-    """The number and the ``data:`` of each event behind ``after``, as they come. Close the iterator to hang up."""
+def read_frames(api: Api, path: str, after: int = 0) -> Generator[tuple[int, bytes], None, None]:
+    """The number and the ``data:`` of each event behind ``after``, as they come. Close the generator to hang up."""
     answer = api.request("GET", f"{path}/events", headers={"Last-Event-ID": str(after)}, stream=True)
     with answer:
         if answer.status_code != 200:

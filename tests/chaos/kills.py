@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos import load
-from tests.chaos.checks import check, look
+from tests.chaos.checks import Found, check, look
 from tests.chaos.load import User, send_message, send_start, witness_of
 from tests.chaos.witness import Kill, Ledger, Message, Start, Witness
 from tests.support.api_client import PATIENCE_S, Api, Run
@@ -71,7 +71,12 @@ def _run_until_killed(server: ServerProcess, users: list[User], after_s: float) 
 
 def _kill_while_starting(server: ServerProcess, after_s: float) -> None:
     """A server that is killed while it settles what the one before has left, or an instant later."""
-    killer = threading.Timer(after_s, lambda: server.process and server.process.kill())
+
+    def kill() -> None:
+        if server.process is not None:
+            server.process.kill()
+
+    killer = threading.Timer(after_s, kill)
     killer.start()
     try:
         server.start()
@@ -95,7 +100,7 @@ def _look_after(server: ServerProcess, users: list[User], ledger: Ledger, chaos:
         for run in user.runs:
             for message in [message for message in run.messages if message.message_id is None]:
                 _repeat_message(api, run, message, ledger)
-        settled += [(user, api, run) for run in user.runs if _examine(api, run, ledger)]
+        settled += [(user, api, run) for run in user.runs if _examine(api, run, ledger) is not None]
     for user, api, run in chaos.sample(settled, min(SAMPLE, len(settled))):
         _try_next_message(user, api, run, ledger)
     if load.WITH_TOOLS:
@@ -128,19 +133,19 @@ def _repeat_message(api: Api, run: Witness, message: Message, ledger: Ledger) ->
         ledger.accuse(f"{run.run_id}: {message} was repeated: {answer.text}")
 
 
-def _examine(api: Api, run: Witness, ledger: Ledger) -> bool:
-    """Wait until the run has settled, and check it; False if it does not settle."""
+def _examine(api: Api, run: Witness, ledger: Ledger) -> Found | None:
+    """Wait until the run has settled, and check it; None if it does not settle."""
     try:
         Run(api, {"run_id": run.run_id, "session_id": run.session_id, "turn_id": run.first_turn}).wait_parked()
         found = look(api, run)
     except AssertionError as error:
         ledger.accuse(f"{run.run_id} of {run.user}: {error}")
-        return False
+        return None
     for fault in check(run, found):
         ledger.accuse(fault)
     ledger.count("events compared", len(run.seen))
     run.is_over = found.view["ended_at"] is not None
-    return True
+    return found
 
 
 def _try_next_message(user: User, api: Api, run: Witness, ledger: Ledger) -> None:
@@ -164,8 +169,8 @@ def _try_next_message(user: User, api: Api, run: Witness, ledger: Ledger) -> Non
         message.message_id = answer.json()["message_id"]
         run.messages.append(message)
         follower = run
-    if _examine(api, follower, ledger):
-        found = look(api, follower)
+    found = _examine(api, follower, ledger)
+    if found is not None:
         turn_id = next((each["turn_id"] for each in found.of_type("turn_started") if each["input"] == line), "none")
         if turn_id not in [each["turn_id"] for each in found.of_type("turn_completed")]:
             ledger.accuse(f"{follower.run_id}: the next message ({turn_id}) was not answered")
@@ -175,9 +180,14 @@ def _look_at_all(users: list[User], ledger: Ledger) -> None:
     """At the end, once more: what no later server may have touched."""
     for user in users:
         for run in user.retired + user.runs:
-            _examine(user.api, run, ledger)
+            found = _examine(user.api, run, ledger)
             ledger.count("events seen", len(run.seen))
             ledger.count("texts seen", sum(b'"type":"text"' in data for data in run.seen.values()))
+            if found is not None:
+                ledger.count("turns", len(found.of_type("turn_started")))
+                ledger.count("turns lost", sum(end.get("cause") == "server_lost" for end in found.of_type("turn_cancelled")))
+                ledger.count("turns resumed", len(found.of_type("turn_resumed")))
+                ledger.count("tool calls", len(found.of_type("tool_call")))
 
 
 def _tools_alive() -> list[int]:

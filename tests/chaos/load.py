@@ -159,9 +159,13 @@ class User:
 
     def _terminate(self) -> None:
         run = self._any_run(lambda _: True)
-        if run is not None and self._note_stop(run, self.api.request("POST", f"{run.path}/terminate", json={})):
-            self._ledger.count("terminates")
-            run.is_terminated = run.is_over = True
+        if run is not None:
+            answer = self.api.request("POST", f"{run.path}/terminate", json={})
+            # A batch run may have come to its end an instant before.
+            if self._note_stop(run, answer) and (answer.json()["stopped"] or answer.json()["state"] == "cancelled"):
+                self._ledger.count("terminates")
+                run.is_terminated = True
+            run.is_over = True
 
     def _stop_plan(self) -> None:
         answer = self.api.request("POST", "/stopplan", json={})

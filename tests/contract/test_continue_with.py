@@ -7,7 +7,7 @@ import pytest
 from tests.support.api_client import Api, Run
 from tests.support.five_checks import five_checks
 from tests.support.model_server import ModelServer, script
-from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_silent, start_streaming
+from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_streaming
 from tests.support.servers import ServerProcess
 
 NOTE = "was stopped"

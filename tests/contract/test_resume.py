@@ -7,7 +7,7 @@ from tests.support.five_checks import five_checks
 from tests.support.going_back import NOTE, HalfDone, go_back, last_call, of_type, system_of
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan
-from tests.support.servers import ServerProcess
+from tests.support.servers import LocalServer, ServerProcess, gate
 
 
 def _stopped_once(key: str, **options: object) -> str:
@@ -112,6 +112,58 @@ def test_a_turn_that_was_stopped_while_planning_plans_anew(
     assert [call.must_call is not None for call in calls] == [True, True]
     assert calls[0].messages == calls[1].messages
     assert run.cancel(wait_ms=30_000)["turn_id"] == turn_id
+    five_checks(run, models, key)
+
+
+def test_a_plan_that_the_model_made_is_taken_over_and_not_asked_for_again(
+    api: Api, models: ModelServer, key: str
+) -> None:
+    plan = [
+        {"id": "x", "prompt": say_done(f"{key}-x")},
+        {"id": "y", "prompt": _stopped_once(f"{key}-y"), "depends_on": ["x"]},
+    ]
+    run = api.start(script("plan", plan=plan, key=key), planning="auto")
+    run.wait_event("retry", goal_id="y")
+    run.cancel(wait_ms=30_000)
+    turn_id = go_back(run, "resume")["turn_id"]
+    run.wait_event("turn_completed", turn_id=turn_id)
+    run.wait_parked()
+    assert {each: len(models.calls(key=f"{key}{each}")) for each in ("", "-x", "-y")} == {"": 1, "-x": 1, "-y": 2}
+    five_checks(run, models, key)
+
+
+def test_a_resumed_turn_that_is_stopped_before_it_had_a_plan_loses_no_finished_goal(
+    local: LocalServer, models: ModelServer, key: str
+) -> None:
+    plan = HalfDone(key)
+    run = plan.start(local.api())
+    run.cancel(wait_ms=30_000)
+    with gate("chatbot.before_planning") as held:
+        second = go_back(run, "resume")["turn_id"]
+        held.wait_reached()
+        assert run.cancel()["turn_id"] == second
+    run.wait_parked()
+    third = go_back(run, "resume")["turn_id"]
+    run.wait_event("turn_completed", turn_id=third)
+    run.wait_parked()
+    plan.check_whole(run, models)
+    five_checks(run, models, key)
+
+
+def test_a_goal_with_tools_is_made_anew_from_its_beginning(
+    shell_server: ServerProcess, models: ModelServer, key: str, tmp_path: Path
+) -> None:
+    command = f"test -e {tmp_path}/f && echo again || {{ touch {tmp_path}/f; echo begun; sleep 600; }}"
+    run = shell_server.api(key).start(script("toolcall", arguments={"command": command}, tokens=2, key=key))
+    run.wait_event("tool_output", text="begun\n")
+    run.cancel(wait_ms=30_000)
+    turn_id = go_back(run, "resume")["turn_id"]
+    run.wait_event("turn_completed", turn_id=turn_id)
+    run.wait_parked()
+    assert [each["role"] for each in run.transcript()] == ["user", "assistant", "tool", "assistant"]
+    assert "again" in run.transcript()[2]["content"]
+    first, second = [call.messages for call in models.calls(key=key)][:2]
+    assert first == second
     five_checks(run, models, key)
 
 

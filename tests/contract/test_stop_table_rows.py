@@ -46,7 +46,7 @@ def _stopping(user: Api, models: ModelServer, key: str, interactive: bool) -> It
     """A run whose stop was answered, and whose turn cannot come to its end; and that answer."""
     run = start_silent(user, models, key, interactive=interactive)
     with gate("turn.before_finish") as unwinding:
-        first = run.cancel(**({} if interactive else {"continue_with": _go_on(key)}))
+        first = run.cancel() if interactive else run.cancel(continue_with=_go_on(key))
         unwinding.wait_reached()
         assert (first["stopped"], first["parked"], first["state"], run.state) == (True, False, "stopping", "stopping")
         yield run, first

@@ -25,11 +25,12 @@ Row = dict[str, Any]
 TURN_ENDS: Final = {"turn_completed": "completed", "turn_cancelled": "cancelled", "turn_failed": "failed"}
 RUN_ENDS: Final = {"run_completed": "completed", "run_cancelled": "cancelled", "run_failed": "failed"}
 FATES: Final = {"message_delivered": "delivered", "message_returned": "returned", "message_withdrawn": "withdrawn"}
-_MESSAGE_MOVES: Final = {
-    None: {"queued"}, "queued": {"held", *FATES.values()}, "held": {"queued", "returned", "withdrawn"},
+#: What moves, from where, to where. A run moves by its own table.
+_MOVES: Final[dict[str, dict[str | None, set[str]]]] = {
+    "turn": {None: {"open"}, "open": set(TURN_ENDS.values())},
+    "left_out": {None: {"rolled_back", "resumed"}},
+    "message": {None: {"queued"}, "queued": {"held", *FATES.values()}, "held": {"queued", "returned", "withdrawn"}},
 }  # fmt: skip
-_TURN_MOVES: Final = {None: {"open"}, "open": set(TURN_ENDS.values())}
-_LEFT_OUT: Final = {None: {"rolled_back", "resumed"}}
 #: What a turn does not say any more once its stop is recorded.
 _NOT_AFTER_STOP: Final = ("text", "tool_call", "retry")
 
@@ -78,6 +79,7 @@ def check(log: Log, earlier: Log | None, told: Told) -> None:
         _check_run(run, [turn for turn in log.turns if turn["run_id"] == run["id"]], log.events[run["id"]])
     for turn in log.turns:
         _check_turn(turn, log.of_turn(turn))
+    _check_resumed(log)
     _check_messages(log)
     _check_transcript(log)
     _check_told(log, told)
@@ -94,11 +96,11 @@ def _check_moves(log: Log) -> None:
     now: dict[tuple[str, str], str | None] = {}
     for move in log.moves:
         what, old, new = move["what"], move["old"], move["new"]
-        if what == "run":
-            may = {"queued"} if old is None else run_state.MOVES[run_state.RunState(old)]
+        if what != "run":
+            may = new in _MOVES[what].get(old, ())
         else:
-            may = {"turn": _TURN_MOVES, "message": _MESSAGE_MOVES, "left_out": _LEFT_OUT}[what].get(old, set())
-        assert new in may or old == new == "queued", f"{what} moved from {old} to {new}"
+            may = new == "queued" if old is None else run_state.may_move(old, run_state.RunState(new))
+        assert may, f"{what} moved from {old} to {new}"
         assert now.get((what, move["id"])) == old
         now[what, move["id"]] = new
     live = [run for run in log.runs if run["state"] not in run_state.TERMINAL]
@@ -169,7 +171,7 @@ def _plan_of(log: list[Row]) -> list[Row]:
     """The goals of the newest plan, parents first, in plan order, each with ``path``: itself and those around it."""
     plans = [event["data"]["goals"] for event in log if event["type"] == "plan_updated"]
     found: list[Row] = []
-    waiting = [(goal, ()) for goal in reversed(plans[-1])] if plans else []
+    waiting: list[tuple[Row, tuple[str, ...]]] = [(goal, ()) for goal in reversed(plans[-1])] if plans else []
     while waiting:
         goal, around = waiting.pop()
         path = (*around, goal["id"])
@@ -300,6 +302,24 @@ def _an_object(arguments: str) -> str:
     except ValueError:
         good = False
     return (arguments or "{}") if good else json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
+
+
+def _check_resumed(log: Log) -> None:
+    """A goal that was completed once is never worked on again by a turn that resumes that one."""
+    finished: dict[str, dict[str, Any]] = {}
+    for turn in log.turns:
+        of_turn = log.of_turn(turn)
+        inner = {goal["id"] for goal in _plan_of(of_turn) if goal["goals"]}
+        before = finished.get(turn["resumes"], {})
+        done = {
+            event["goal_id"]: event["data"].get("result")
+            for event in of_turn
+            if event["type"] == "goal_status" and event["data"]["status"] == "COMPLETED" and event["goal_id"] not in inner
+        }
+        worked = {event["goal_id"] for event in of_turn if event["type"] in ("text", "tool_call", "usage")}
+        assert not worked & before.keys(), "a finished goal was worked on again"
+        assert all(done[goal_id] == before[goal_id] for goal_id in done.keys() & before.keys())
+        finished[turn["id"]] = before | done
 
 
 # -- messages that wait ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from core.base.Main import Main
 from core.cancellation import Cause, CauseWord, Scope
 from core.engine.call_pool import CallPool
 from core.engine.embedded import Engine
-from core.errors import ServerError
+from core.errors import ServerError, ShuttingDown
 from core.plan.scheduler import _LeafJob
 from core.provider.backoff import RetryPolicy
 from core.session.records import StopOrder, TurnStart
@@ -147,13 +147,22 @@ class ChatServer:
     # -- going down ----------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """Gracefully. Harmless if repeated."""
+        """Gracefully."""
+        self.begin_shutdown()
+        self.close()
+
+    def begin_shutdown(self) -> None:
+        """Every turn is stopped."""
         self.main.begin_shutdown()
         assert self.main.engine.live_turns() == [], "a shutdown left a turn behind"
+
+    def close(self) -> None:
+        """Nothing is left of this life but its store."""
         self.stage.release()
         self.main.close(LIMIT_S)
         assert not self.main.writer._thread.is_alive()
-        wait_until(lambda: not (self.main.engine.pool.busy or self.main.engine.pool.abandoned), "every place given back")
+        pool = self.main.engine.pool
+        wait_until(lambda: not (pool.busy or pool.abandoned), "every place given back")
         assert self.main.database.pool.checkedout() == 0  # type: ignore[attr-defined]  # of the pool that SQLite has
 
     def copy_store(self, folder: Path) -> Path:
@@ -296,11 +305,11 @@ class Ambush:
 
 
 def refused(action: Callable[[], Any]) -> Any:
-    """The answer, or the refusal; only a 409 is one."""
+    """The answer, or the refusal: only a 409 is one, and that the server is going down."""
     try:
         return action()
     except ServerError as error:
-        if error.status != 409:
+        if error.status != 409 and not isinstance(error, ShuttingDown):
             raise
         return error
 

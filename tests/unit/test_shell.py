@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from core import gates
 from core.call import Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
+from core.tool import supervisor
 from core.tool.shell import Shell
 from core.tool.tool import Stops, ToolFailed, ToolRun
 from tests.support.servers import Gate
@@ -141,6 +142,25 @@ def test_a_command_that_cannot_be_passed_on_is_refused_in_words(bench: ShellBenc
 def test_a_command_longer_than_the_system_allows_is_refused_in_words(bench: ShellBench) -> None:
     with pytest.raises(ToolFailed, match=r"^the command could not be started: Argument list too long$"):
         bench.run(f": {'x' * 200_000}")
+
+
+@pytest.mark.parametrize(
+    ("line", "broken", "words"),
+    [
+        ('posix.execve(b"/bin/sh"', 'posix.execve(b"/nowhere/sh"', "No such file or directory"),
+        ("pid = posix.fork()", "raise OSError(11, '')", "Resource temporarily unavailable"),
+    ],
+)
+def test_a_shell_that_cannot_be_started_is_said_in_words(
+    bench: ShellBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, broken: str, words: str
+) -> None:
+    text = Path(supervisor.__file__).read_text()
+    assert text.count(line) == 1
+    (tmp_path / "supervisor.py").write_text(text.replace(line, broken))
+    monkeypatch.setattr(supervisor, "__file__", str(tmp_path / "supervisor.py"))
+
+    with pytest.raises(ToolFailed, match=f"^/bin/sh could not be started: {words}$"):
+        bench.run("true")
 
 
 def test_it_says_what_it_takes_and_how_it_stops(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 // Going back: ask the newest turn again, take it up where it was stopped, or take it out of the conversation.
 
 import { ApiError, getRun, regenerateRun, resumeRun, rollBackRun } from "./api.js";
-import { isOpen, lastTurn } from "./state.js";
+import { lastTurn } from "./state.js";
+import { isOpen } from "./turn_state.js";
 
 const POST = { resume: resumeRun, regenerate: regenerateRun, rollback: rollBackRun };
 const BETWEEN_MS = [400, 1200, 3000];

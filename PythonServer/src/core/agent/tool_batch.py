@@ -92,13 +92,15 @@ class ToolBatch:
     def _execute(self, run: ToolRun, call: ToolCall) -> None:
         if not self._claim(run):
             return
-        run.worker = self._port.workers.current()
-        result = self._result(run, call)
-        pause_at("tool_batch.before_result")
-        result = _as_it_ended(run, result, run.scope.finish())
-        self._results[run.id] = result
-        self._port.note_result(self._asked.owner, run.id, result.content, result.is_error)
-        self._port.calls.remove(run)
+        try:
+            run.worker = self._port.workers.current()
+            result = self._result(run, call)
+            pause_at("tool_batch.before_result")
+            result = _as_it_ended(run, result, run.scope.finish())
+            self._results[run.id] = result
+            self._port.note_result(self._asked.owner, run.id, result.content, result.is_error)
+        finally:
+            self._port.calls.remove(run)  # the goal's thread waits for it
 
     def _result(self, run: ToolRun, call: ToolCall) -> ToolResult | None:
         """None if the tool was stopped and has nothing to show."""
@@ -112,7 +114,7 @@ class ToolBatch:
         try:
             with run.scope.entered():
                 run.scope.checkpoint()
-                return tool.run(arguments, run)
+                return _checked(tool.run(arguments, run))
         except ToolFailed as failure:
             return ToolResult(failure.detail, True)
         except BaseException as error:  # whatever a tool does, it ends neither the server nor the goal
@@ -120,6 +122,13 @@ class ToolBatch:
                 return None
             log.exception("tool %s failed", call.name)
             return ToolResult(f"the tool failed: internal error ({type(error).__name__})", True)
+
+
+def _checked(result: object) -> ToolResult:
+    """What a tool returned, if it is what a tool must return."""
+    if not isinstance(result, ToolResult) or not isinstance(result.content, str):
+        raise TypeError(f"a tool must return a ToolResult with a text, not {result!r:.80}")
+    return result
 
 
 def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -> ToolResult:

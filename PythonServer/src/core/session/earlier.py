@@ -13,16 +13,20 @@ from core.store.tables import sessions, turns
 def read_earlier(connection: Connection, start: TurnStart) -> tuple[PlanSpec | None, dict[str, str | None]]:
     """The plan of the turn that ``start`` resumes, and the results of those of its leaves that were completed.
 
-    ``(None, {})`` if it resumes none, or one that was stopped before it had a plan.
+    That turn may itself resume one, and so on: it may have been stopped before it had the plan, or had taken the
+    finished goals over. ``(None, {})`` if none of them had a plan.
     """
-    if start.resumes is None:
-        return None, {}
-    turn = connection.execute(select(turns).where(turns.c.id == start.resumes)).mappings().one()
-    goals = read_plan(connection, turn)["goals"]
-    if not goals:
-        return None, {}
+    spec: PlanSpec | None = None
     finished: dict[str, str | None] = {}
-    return PlanSpec.model_construct(goals=[_spec_of(goal, finished) for goal in goals]), finished
+    turn_id = start.resumes
+    while turn_id is not None:
+        turn = connection.execute(select(turns).where(turns.c.id == turn_id)).mappings().one()
+        goals = read_plan(connection, turn)["goals"]
+        if goals:
+            made = PlanSpec.model_construct(goals=[_spec_of(goal, finished) for goal in goals])
+            spec = spec or made
+        turn_id = turn["resumes"]
+    return spec, finished
 
 
 def _spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:

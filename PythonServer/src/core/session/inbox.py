@@ -64,7 +64,7 @@ def take_next(tx: Transaction, run: RowMapping) -> RowMapping | None:
     return tx.connection.execute(query.order_by(messages.c.number).limit(1)).mappings().first()
 
 
-def release_held(tx: Transaction, run: RowMapping) -> None:
+def release_held(tx: Transaction, run: RowMapping | dict[str, Any]) -> None:
     """The user spoke: what was kept at a stop goes before it."""
     tx.connection.execute(
         update(messages)

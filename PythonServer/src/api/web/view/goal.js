@@ -1,8 +1,8 @@
 // What a goal says and does: its thinking, its text, its tools, a wait before another attempt, and its error.
 
 import { renderMarkdown } from "../markdown.js";
-import { isOpen } from "../state.js";
 import { failureWords } from "../tool_words.js";
+import { isOpen } from "../turn_state.js";
 import { goalState, retryWords } from "../words.js";
 import { h, icon, setText, showText } from "./dom.js";
 import { ToolCard } from "./tool.js";

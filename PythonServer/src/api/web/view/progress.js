@@ -1,7 +1,7 @@
 // The line above the message box: what is going on, and the STOP button.
 
 import { hasText, openCalls } from "../parts.js";
-import { FINAL_GOAL } from "../state.js";
+import { FINAL_GOAL } from "../turn_state.js";
 import { WAYS_BACK, duration } from "../words.js";
 import { icon, setText } from "./dom.js";
 

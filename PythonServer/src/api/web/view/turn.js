@@ -1,6 +1,6 @@
 // One turn: the user's message, the plan, what each goal says and does, and how it ended.
 
-import { isOpen } from "../state.js";
+import { isOpen } from "../turn_state.js";
 import { leftOutWords } from "../words.js";
 import { h, setText, showText } from "./dom.js";
 import { GoalView, showRetry } from "./goal.js";

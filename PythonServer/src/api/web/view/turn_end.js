@@ -1,7 +1,6 @@
 // How a turn ended: the mark of a stop and its receipt, or a failure, and what the model calls used.
 
 import { renderMarkdown } from "../markdown.js";
-import { hasText } from "../parts.js";
 import { failureWords } from "../tool_words.js";
 import { causeExplained, causeWords, usageWords } from "../words.js";
 import { h, icon } from "./dom.js";
@@ -9,10 +8,10 @@ import { receiptView } from "./receipt.js";
 
 /** The nodes that go below what the goals said. */
 export function endOf(turn) {
-  const goals = [...turn.goals.values()];
-  if (turn.state === "cancelled") return stopped(turn, goals.some((goal) => goal.parts.length > 0));
+  const hasParts = [...turn.goals.values()].some((goal) => goal.parts.length > 0);
+  if (turn.state === "cancelled") return stopped(turn, hasParts);
   if (turn.state === "failed") return [failure(turn)];
-  return goals.some(hasText) ? [] : turn.messages.filter(isAnswer).map(said);
+  return hasParts ? [] : turn.messages.filter(isAnswer).map(said);
 }
 
 /** The quiet line; null if no model was asked. */
@@ -27,12 +26,12 @@ function failure(turn) {
     h("div", {}, h("strong", {}, "This turn failed"), h("p", {}, detail)));
 }
 
-function stopped(turn, hasAnything) {
+function stopped(turn, hasParts) {
   const why = [causeExplained(turn.cause), turn.reason ? `“${turn.reason}”` : null].filter(Boolean).join(" ");
   return [
     h("p", { class: "stopped" },
       h("span", { class: "chip" }, icon("stopped"), h("span", {}, causeWords(turn.cause))),
-      h("span", { class: "muted" }, [hasAnything ? "" : "Nothing had been said yet.", why].filter(Boolean).join(" "))),
+      h("span", { class: "muted" }, [hasParts ? "" : "Nothing had been said yet.", why].filter(Boolean).join(" "))),
     turn.error ? h("p", { class: "goal-error" }, failureWords(turn.error)) : null,
     receiptView(turn),
   ].filter(Boolean);

@@ -133,13 +133,14 @@ class ChatBot2:
         with self._database.connect() as connection:
             if read_title(connection, turn.start.session_id) is not None:
                 return
-        goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal))
+        said = turn.said  # of the plan; beside it, the turn has another one
+        goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal, said))
         if goal.error is not None:
             log.warning("the session got no title: %s", goal.error)
 
-    def _title_call(self, turn: Turn, goal: Goal) -> None:
+    def _title_call(self, turn: Turn, goal: Goal, said: str) -> None:
         agent = _agent_of(goal)
-        request = ModelRequest(title.title_messages(turn.start.input, turn.said), agent.profile.model)
+        request = ModelRequest(title.title_messages(turn.start.input, said), agent.profile.model)
         turn.title = title.read_title(agent.ask(request, _asked(goal, None), turn).text)
 
 
