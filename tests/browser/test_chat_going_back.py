@@ -164,6 +164,19 @@ def test_a_message_that_waited_since_the_stop_follows_the_turn_that_is_asked_aga
     expect(page.locator(".pending")).to_have_count(0)
 
 
+def test_while_a_turn_is_asked_again_a_message_that_waited_since_the_stop_waits_for_its_end(page: Page) -> None:
+    start_counting(page)
+    send(page, SHORT)
+    stop_button(page).click()
+    expect(page.locator(".pending")).to_contain_text("before your next message")
+
+    press(page, "Ask again")
+
+    expect(page.locator(".pending")).to_contain_text("it is sent when this turn is over")
+    stop_button(page).click()
+    expect(page.locator(".pending")).to_contain_text("before your next message")
+
+
 # -- take it out -------------------------------------------------------------------------------------
 
 

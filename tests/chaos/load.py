@@ -114,7 +114,8 @@ class User:
         if WITH_TOOLS and self._random.random() < 0.4:
             return script("toolcall", name="shell", arguments={"command": TOOL_COMMAND}, tokens=3, key=self._next("k"))
         if may_hang and self._random.random() < 0.2:
-            return script("silent", key=self._next("k"))
+            # A stop has to do for a while with a gateway that is deaf to it.
+            return script("silent", cancel=self._random.choice(("obey", "deaf")), key=self._next("k"))
         return self._text(self._random.choice((5, 40, 400)))
 
     def _text(self, tokens: int) -> str:

@@ -42,3 +42,18 @@ def shell_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) 
     """A server with the shell, shared by the tests that do not end it."""
     with ServerProcess(tmp_path_factory.mktemp("shell-server"), models.url, TOOLS_ALLOWED="shell") as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def anthropic_server(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that speaks Anthropic's Messages API with the gateway."""
+    folder = tmp_path_factory.mktemp("anthropic-server")
+    with ServerProcess(folder, models.url, LLM_PROVIDER="anthropic", LLM_API_KEY="none") as process:
+        yield process
+
+
+@pytest.fixture(params=["server", "openai_server", "anthropic_server"])
+def each_provider(request: pytest.FixtureRequest) -> ServerProcess:
+    """A server of each kind of provider."""
+    found: ServerProcess = request.getfixturevalue(request.param)
+    return found

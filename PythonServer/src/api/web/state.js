@@ -57,7 +57,7 @@ const ON_CHAT = {
     chat.turns.set(event.turn_id, newTurn(event, previous === null ? chat.handedIn : []));
     if (previous === null || event.message_id !== undefined) return [];
     // No message has started it: the previous turn is asked again, or resumed.
-    
+    releaseHeld(chat);
     return previous.leftOut === null ? [] : leaveOut(chat, previous.id, "asked_again");
   },
   turn_resumed(chat, event) {

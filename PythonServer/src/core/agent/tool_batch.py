@@ -136,6 +136,8 @@ def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -
     if cause is None:
         run.settle(Outcome.ALREADY_DONE, "it had finished")
         return result or ToolResult("", True)
+    if run.outcome is Outcome.ALREADY_DONE and result is not None:
+        return result  # it had ended by itself when the stop reached it
     run.settle(Outcome.ABORTED, "ended by the stop")
     if run.limit_hit is not None:
         return result or ToolResult(f"ended: {cause.reason or cause.word}", True)

@@ -71,11 +71,6 @@ def run_usage(connection: Connection, run_id: str) -> dict[str, Any] | None:
     return add_up(connection.execute(query).scalars())
 
 
-def is_over(connection: Connection, run_id: str) -> bool:
-    """Whether the run is in a terminal state, and its log complete."""
-    return connection.execute(select(runs.c.state).where(runs.c.id == run_id)).scalar() in TERMINAL
-
-
 def last_seq(connection: Connection, run_id: str) -> int:
     """The number of the run's newest event."""
     query = select(func.coalesce(func.max(events.c.seq), 0)).where(events.c.run_id == run_id)

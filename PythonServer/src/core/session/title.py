@@ -15,5 +15,6 @@ def title_messages(asked: str, said: str) -> list[dict[str, Any]]:
 
 def read_title(answer: str) -> str | None:
     """The first line with something in it, without quotes around it; None if there is none."""
+    answer = answer.replace("\0", "")  # PostgreSQL keeps none
     line = next((line.strip(" \t\"'“”*#.") for line in answer.splitlines() if line.strip()), "")
     return line[:MAX_TITLE] or None
