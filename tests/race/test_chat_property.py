@@ -23,10 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from core.errors import NotInteractive, RunIsBusy, RunIsOver, ServerError, SessionIsBusy, TurnNotStopped
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
-from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MOVES, Move, histories, plans
+from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MANNERS, MOVES, Move, histories, plans
 from tests.support.chat_machine import POINTS, make_template
 from tests.support.chat_session import AMBUSHES, STOPS, ChatSession
-from tests.support.scripted_provider import MODEL_MANNERS, TOOL_MANNERS
 
 SELDOM = st.sampled_from([False] * 7 + [True])
 OFTEN = st.sampled_from([True, True, True, False])
@@ -44,10 +43,10 @@ class Chat(RuleBasedStateMachine):
 
     @initialize(
         asking=st.sampled_from([None, "agrees", "agrees", "refuses", "hangs", "agrees and goes on"]),
-        has_long_waits=SELDOM, is_titling=st.booleans(), group=st.sampled_from([1, 1, 500]),
+        has_long_waits=SELDOM, is_titling=SELDOM, manners=MANNERS, group=st.sampled_from([1, 1, 500]),
     )  # fmt: skip
-    def open(self, asking: str | None, has_long_waits: bool, is_titling: bool, group: int) -> None:
-        self.chat = ChatSession(self.template, self.folders, group, asking, has_long_waits, is_titling)
+    def open(self, group: int, **options: Any) -> None:
+        self.chat = ChatSession(self.template, self.folders, group, **options)
 
     # -- users -------------------------------------------------------------------------------------
 
@@ -140,20 +139,14 @@ class Chat(RuleBasedStateMachine):
         else:
             self.say("", None)
 
-    @rule(index=st.integers(0, 3), manner=st.integers(0, 5))
-    def mind(self, index: int, manner: int) -> None:
-        """What a call will make of a stop."""
-        gates = self.chat.gates
-        if gates:
-            gate = gates[index % len(gates)]
-            manners = MODEL_MANNERS if gate.is_model else TOOL_MANNERS
-            gate.manner = manners[manner % len(manners)]
-
     @rule()
     def come_back_late(self) -> None:
         """What was abandoned says something at last."""
-        for gate in self.chat.server.stage.left_behind():
+        left_behind = self.chat.server.stage.left_behind()
+        for gate in left_behind:
             self.chat.step(gate.let_go)
+        if not left_behind:
+            self.come_to_an_end()
 
     # -- what comes at a bad moment -----------------------------------------------------------------------
 
@@ -190,7 +183,7 @@ def test_a_goal_that_was_finished_is_not_made_again_when_the_resume_is_stopped_a
         {"id": "a", "tool": {"name": "alpha", "arguments": {}}},
         {"id": "b", "prompt": "on it goes", "depends_on": ["a"]},
     ]
-    chat = ChatSession(Chat.template, Chat.folders, 1, None, False, False)
+    chat = ChatSession(Chat.template, Chat.folders, 1)
     chat.step(lambda: chat.start("hello", plan={"goals": goals}))
     chat.step(lambda: chat.gates[0].go(ToolResult("done")))
     chat.step(lambda: chat.stop("cancel"))

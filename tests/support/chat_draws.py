@@ -23,6 +23,8 @@ ENDINGS: Final = st.sampled_from(
 )
 #: Pieces of an answer.
 PIECES: Final = st.sampled_from(["one", " two", "\n\n", " ", "🙂é", "a\n\nb", "[no answer was recorded]"])
+#: What calls make of a stop: numbers of manners, most of them the first, to obey.
+MANNERS: Final = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 5]), min_size=4, max_size=8)
 CLIENT_IDS: Final = st.none() | st.sampled_from(["c1", "c2", "c3"])
 
 _ARGUMENTS: Final = st.sampled_from(
@@ -119,15 +121,16 @@ class Move:
         assert isinstance(request, ModelRequest)
         if request.must_call is not None:
             return Answer(self.piece, self.plan, self.usage)
-        calls = self.calls if request.tools else ()
-        return Answer("" if calls and self.kind == "calls" else self.piece, calls, self.usage)
+        if self.kind == "answer" or not request.tools:
+            return Answer(self.piece, (), self.usage)
+        return Answer(self.piece if self.kind == "calls" else "", self.calls, self.usage)
 
 
 MOVES: Final = st.builds(
     Move,
-    st.sampled_from(["text", "answer", "answer", "answer", "calls", "calls", "error", "499"]),
+    st.sampled_from(["text", "answer", "answer", "calls", "calls", "silent calls", "error", "499"]),
     PIECES,
-    st.just(()) | st.lists(_tool_calls(), min_size=1, max_size=3).map(tuple),
+    st.lists(_tool_calls(), min_size=1, max_size=3).map(tuple),
     _plan_calls(),
     _USAGES,
     st.sampled_from(

@@ -105,10 +105,14 @@ class Errors(logging.Handler):
 class ChatServer:
     """One life of a server over a folder."""
 
-    def __init__(self, folder: Path, asking: str | None, has_long_waits: bool, is_titling: bool) -> None:
+    def __init__(
+        self, folder: Path, asking: str | None = None, has_long_waits: bool = False, is_titling: bool = False,
+        manners: Sequence[int] = (0,),
+    ) -> None:  # fmt: skip
+        """``asking`` and ``manners`` are what the model server makes of being asked to cancel, and calls of a stop."""
         self.folder = folder
-        self.options = (asking, has_long_waits, is_titling)
-        self.stage = Stage(has_long_waits)
+        self.options = (asking, has_long_waits, is_titling, manners)
+        self.stage = Stage(has_long_waits, manners)
         provider = ScriptedProvider(self.stage, asking)
         retries = RetryPolicy(max_attempts=2, base_s=1000.0 if has_long_waits else 0.0)
         cancel_ms = _CANCEL_MS.get(asking or "", 500)

@@ -33,13 +33,13 @@ AMBUSHES = (
 class ChatSession:
     """One session, its runs one after the other, over the lives of several servers."""
 
-    def __init__(self, template: Path, folders: Iterator[Path], group: int, *options: Any) -> None:
+    def __init__(self, template: Path, folders: Iterator[Path], group: int, **options: Any) -> None:
         """``group``: items of a commit, at most. The rest is for :class:`ChatServer`."""
         self._stack = ExitStack()
         self._folders = folders
         self._errors = self._stack.enter_context(quick_times())
         self._stack.enter_context(mock.patch("core.store.writer.MAX_GROUP", group))
-        self.server = ChatServer(new_folder(template, next(folders)), *options)
+        self.server = ChatServer(new_folder(template, next(folders)), **options)
         self.log: Log | None = None
         self._told = Told()
         self._numbers = itertools.count(1)

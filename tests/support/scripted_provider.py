@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from zlib import crc32
 
 from core.call import Call, CallKind
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
@@ -69,7 +70,7 @@ class Gate:
         assert turn is not None
         self.turn_scope: Scope = turn
         self.owner = (turn.name, call.goal_id)
-        self.manner = "obeys"
+        self.manner = stage.manner_of(call)
         self.is_held = False
         self.is_asked = False
         self._is_shut = False
@@ -129,16 +130,24 @@ class Gate:
 class Stage:
     """Who works on a server's turns, and who waits at a gate."""
 
-    def __init__(self, has_long_waits: bool = False) -> None:
+    def __init__(self, has_long_waits: bool = False, manners: Sequence[int] = (0,)) -> None:
         self.changed = threading.Condition()
         self.gates: list[Gate] = []
         self.requests: list[tuple[str, ModelRequest]] = []
         self.turns: set[Turn] = set()
         #: Whether a call that is to be repeated waits until it is stopped.
         self.has_long_waits = has_long_waits
+        self._manners = manners
         self._launched = 0
         self._jobs = {True: 0, False: 0}
         self._numbers = 0
+
+    def manner_of(self, call: Call) -> str:
+        """What this call will make of a stop: by its goal and the number of its goal's calls, the same each time."""
+        nth = sum(gate.owner[1] == call.goal_id for gate in self.gates)
+        manners = MODEL_MANNERS if call.kind is CallKind.MODEL_CALL else TOOL_MANNERS
+        number = self._manners[(crc32(str(call.goal_id).encode()) + nth) % len(self._manners)]
+        return manners[number % len(manners)]
 
     # -- for whoever works -------------------------------------------------------------------
 

@@ -122,10 +122,11 @@ class UsageSums(BaseModel):
 
 
 class RunView(BaseModel):
-    """One run."""
+    """One run. title is its session's, if the model made one."""
 
     run_id: str
     session_id: str
+    title: str | None
     turn_id: str | None
     state: RunState
     interactive: bool
@@ -136,11 +137,10 @@ class RunView(BaseModel):
 
 
 class OneRun(RunView):
-    """One run, how far its log goes, what its turns used, and its session's title."""
+    """One run, how far its log goes, and what its turns used."""
 
     last_seq: int
     usage: UsageSums | None
-    title: str | None
 
 
 class RunsPage(BaseModel):

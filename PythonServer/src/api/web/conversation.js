@@ -75,13 +75,13 @@ export class Conversation {
     return this.chat.end?.state ?? (this.chat.seq > 0 ? "awaiting_input" : null);
   }
 
-  /** What the session's first run is called, or is going to be; else the name that the server made; else null. */
+  /** The name that the server made; else what the session's first run is called, or is going to be; else null. */
   get title() {
     const chats = [...this.past.chats, this.chat];
-    const given = this.past.title === undefined ? chats[0].metadata.title : this.past.title;
-    if (typeof given === "string" && given !== "") return given;
     const made = chats.findLast((chat) => chat.title !== null);
     if (made !== undefined) return made.title;
+    const given = this.past.title === undefined ? chats[0].metadata.title : this.past.title;
+    if (typeof given === "string" && given !== "") return given;
     const item = this.past.title === undefined && chats[0].seq === 0 ? this.#sending() : null;
     return item === null ? null : titleOf(item.text);
   }

@@ -42,7 +42,7 @@ export class Past {
   async #load(sessionId, runId) {
     try {
       const runs = await this.#persist(() => this.#list(sessionId, runId));
-      if (runs.length > 0) this.title = runs.at(-1).metadata.title ?? null;
+      if (runs.length > 0) this.title = runs.at(-1).title ?? runs.at(-1).metadata.title ?? null;
       this.#on.changed();
       for (const { run_id: id } of runs) {
         if (this.#chats.get(id)?.phase === "over") continue;

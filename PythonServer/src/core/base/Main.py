@@ -184,10 +184,9 @@ class Main:
         with self.reading() as connection:
             run = find_run(connection, caller, run_id)
             return {
-                **queries.run_view(run),
+                **queries.run_view(run, read_title(connection, run["session_id"])),
                 "last_seq": queries.last_seq(connection, run_id),
                 "usage": queries.run_usage(connection, run_id),
-                "title": read_title(connection, run["session_id"]),
             }
 
     def get_plan(self, caller: Caller, run_id: str, turn_id: str | None) -> dict[str, Any]:

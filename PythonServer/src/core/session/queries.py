@@ -13,14 +13,15 @@ from core.session.access import Caller, owned_by
 from core.session.run_state import OPEN, TERMINAL
 from core.session.usage import add_up
 from core.store.feed import StoredEvent
-from core.store.tables import events, messages, runs, turns
+from core.store.tables import events, messages, runs, sessions, turns
 
 
-def run_view(run: RowMapping) -> dict[str, Any]:
-    """A run as ``GET /v1/runs/{id}`` shows it."""
+def run_view(run: RowMapping, title: str | None) -> dict[str, Any]:
+    """A run as ``GET /v1/runs/{id}`` shows it; ``title`` is its session's."""
     return {
         "run_id": run["id"],
         "session_id": run["session_id"],
+        "title": title,
         "turn_id": run["turn_id"],
         "state": run["state"],
         "interactive": bool(run["interactive"]),
@@ -44,7 +45,10 @@ def list_runs(
         query = query.where(runs.c.id < cursor)
     rows = connection.execute(query.order_by(runs.c.id.desc()).limit(limit + 1)).mappings().all()
     page = rows[:limit]
-    return {"runs": [run_view(row) for row in page], "next_cursor": page[-1]["id"] if len(rows) > limit else None}
+    named = select(sessions.c.id, sessions.c.title).where(sessions.c.id.in_({row["session_id"] for row in page}))
+    titles = {row.id: row.title for row in connection.execute(named)}
+    views = [run_view(row, titles[row["session_id"]]) for row in page]
+    return {"runs": views, "next_cursor": page[-1]["id"] if len(rows) > limit else None}
 
 
 def newest_open_run(connection: Connection, caller: Caller) -> RowMapping | None:

@@ -93,7 +93,7 @@ export class Sidebar {
 
 /** What a chat is called; `run` is a run of the API. */
 export function chatTitle(run) {
-  const title = run.metadata?.title;
+  const title = run.title ?? run.metadata?.title;
   return typeof title === "string" && title ? title : `Chat of ${when(run.created_at)}`;
 }
 
