@@ -51,7 +51,7 @@ class Chat(RuleBasedStateMachine):
     # -- users -------------------------------------------------------------------------------------
 
     @rule(
-        ending=ENDINGS, interactive=OFTEN, plan=st.none() | plans(), planning=st.sampled_from(["auto", "none"]),
+        ending=ENDINGS, interactive=OFTEN, plan=st.none() | plans(), planning=st.sampled_from(["auto", "auto", "none"]),
         on_server_lost=st.sampled_from(["park", "resume"]), history=histories(), is_wrong=SELDOM,
     )  # fmt: skip
     def start_run(self, is_wrong: bool, ending: str, **fields: Any) -> None:

@@ -37,8 +37,8 @@ _USAGES: Final = st.none() | st.builds(
 
 @st.composite
 def plans(draw: st.DrawFn) -> dict[str, Any]:
-    """A plan of one to four goals; some of the leaves are tools. As plain JSON."""
-    spec = draw(specs(4)).model_dump(exclude_defaults=True)
+    """A plan of one to five goals; some of the leaves are tools. As plain JSON."""
+    spec = draw(specs(5)).model_dump(exclude_defaults=True)
     waiting = list(spec["goals"])
     while waiting:
         goal = waiting.pop()
@@ -86,12 +86,12 @@ def _tool_calls(draw: st.DrawFn) -> ToolCall:
 
 @st.composite
 def _plan_calls(draw: st.DrawFn) -> tuple[ToolCall, ...]:
-    kind = draw(st.sampled_from(["plan", "plan", "none", "broken", "other"]))
+    kind = draw(st.sampled_from(["plan", "plan", "plan", "plan", "none", "broken", "other"]))
     if kind == "none":
         return ()
     if kind == "other":
         return (ToolCall("1", "alpha", "{}"),)
-    spec = draw(specs(4)).model_dump(exclude_defaults=True) if kind == "plan" else {"goals": []}
+    spec = draw(specs(5)).model_dump(exclude_defaults=True) if kind == "plan" else {"goals": []}
     return (ToolCall("1", "make_plan", json.dumps(spec)),)
 
 
@@ -128,7 +128,7 @@ class Move:
 
 MOVES: Final = st.builds(
     Move,
-    st.sampled_from(["text", "answer", "answer", "calls", "calls", "silent calls", "error", "499"]),
+    st.sampled_from(["text", "answer", "answer", "calls", "calls", "calls", "silent calls", "silent calls", "error", "499"]),
     PIECES,
     st.lists(_tool_calls(), min_size=1, max_size=3).map(tuple),
     _plan_calls(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,13 +14,14 @@ from unittest import mock
 from core.base.Main import Main
 from core.cancellation import Cause, CauseWord
 from core.engine.embedded import StopAnswer
+from core.provider.provider import ModelRequest, ToolCall
 from core.session.records import NewRun, StopOrder
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
 from tests.support.chat_invariants import Log, Told, check, check_request, check_users
 from tests.support.chat_machine import Ambush, ChatServer, new_folder, quick_times, refused
 from tests.support.core_kit import ALICE
-from tests.support.scripted_provider import Answer, Gate
+from tests.support.scripted_provider import Answer, Command, Gate
 
 SESSION = "s1"
 STOPS = ("cancel", "cancel", "stop plan", "stop session", "stop newest", "client gone", "deadline", "terminate")
@@ -27,6 +29,15 @@ STOPS = ("cancel", "cancel", "stop plan", "stop session", "stop newest", "client
 AMBUSHES = (
     "cancel", "cancel and return", "cancel and drop", "terminate", "stop plan", "deadline", "client gone", "say",
     "roll_back", "regenerate", "resume", "kill",
+)  # fmt: skip
+#: What a plain model plans.
+_PLAN = ToolCall(
+    "1", "make_plan",
+    json.dumps({"goals": [
+        {"id": "a", "title": "a", "prompt": "do a"},
+        {"id": "b", "title": "b", "prompt": "do b"},
+        {"id": "c", "title": "c", "prompt": "do c", "depends_on": ["a"]},
+    ]}),
 )  # fmt: skip
 
 
@@ -180,10 +191,10 @@ class ChatSession:
         return refused(lambda: getattr(self.main, how)(ALICE, run_id, None))
 
     def answer_everything(self) -> None:
-        """Every call gives a plain answer, until no more are made."""
+        """Every call gives a plain answer, and the planner a plan, until no more are made."""
         while gates := self.server.stage.open_gates():
             for gate in gates:
-                gate.go(Answer("the answer") if gate.is_model else ToolResult("done"))
+                gate.go(_plain_answer(gate))
             self.server.stage.wait_still()
 
     # -- what comes at a bad moment ------------------------------------------------------------------
@@ -243,3 +254,9 @@ class ChatSession:
             shutil.rmtree(self.server.folder)
         finally:
             self._stack.close()
+
+
+def _plain_answer(gate: Gate) -> Command:
+    if not isinstance(gate.subject, ModelRequest):
+        return ToolResult("done")
+    return Answer("the answer", (_PLAN,) if gate.subject.must_call else ())

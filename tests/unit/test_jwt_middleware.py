@@ -287,7 +287,10 @@ def test_whatever_is_signed_is_either_a_caller_or_refused(payload: dict[str, Any
 SCOPES = {
     "post_stopplan": {"", "runs:read", "runs:create", "runs:stop"},
     "create_run": {"runs:create"},
-    "post_input": {"runs:create"},
+    **{
+        name: {"runs:create"}
+        for name in ("post_input", "resume_run", "regenerate_run", "roll_back_run", "import_session")
+    },
     "cancel_run": {"runs:create", "runs:stop"},
     "terminate_run": {"runs:create", "runs:stop"},
     **{
@@ -300,6 +303,7 @@ SCOPES = {
             "get_plan",
             "get_receipts",
             "get_inbox",
+            "export_session",
         )
     },
 }

@@ -24,6 +24,8 @@ _doors = threading.BoundedSemaphore(DOORS)
 
 @event_routes.before_request
 def _enter() -> None:
+    # The place first: whoever waits at the door holds a thread, and the last threads are kept for requests.
+    g.stream_place = StreamPlace()
     _doors.acquire()
     g.is_in_the_door = True
 
@@ -32,6 +34,9 @@ def _enter() -> None:
 def _leave_the_door(_: BaseException | None) -> None:
     if g.pop("is_in_the_door", False):  # teardown comes also for those whom the guard turned away
         _doors.release()
+    place = g.pop("stream_place", None)
+    if place is not None:  # no stream has taken it
+        place.release()
 
 
 @event_routes.get("/v1/runs/<run_id>/events", responses={200: EVENT_STREAM, **READ_PROBLEMS})
@@ -41,12 +46,9 @@ def get_events(path: RunPath, query: EventsQuery, header: EventsHeaders) -> Resp
     after = _last_event_id(header.last_event_id or "")
     if after is None:
         after = query.after or 0
-    place = StreamPlace()
-    try:
-        return event_stream(main.read_events(current_caller(), path.run_id), place, after)
-    except BaseException:
-        place.release()
-        raise
+    stream = event_stream(main.read_events(current_caller(), path.run_id), g.stream_place, after)
+    g.pop("stream_place")
+    return stream
 
 
 def _last_event_id(given: str) -> int | None:
