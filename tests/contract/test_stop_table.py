@@ -12,6 +12,7 @@ import pytest
 from core.provider.backoff import RetryPolicy
 from tests.support.api_client import Run
 from tests.support.five_checks import five_checks
+from tests.support.going_back import NOTE, go_back
 from tests.support.model_server import ModelServer
 from tests.support.plans import all_events
 from tests.support.race_kit import check_nothing_left
@@ -128,3 +129,31 @@ def test_stopplan_parks_an_interactive_run_and_ends_a_batch_run(
     _check_stopped(run, phase, scene, _final_receipt(run))
     assert scene.api.post("/stopplan", {}) == {"message": "Plan stopped successfully", "stopped": False}
     five_checks(run, scene.models, scene.key)
+
+
+@each_phase
+def test_a_turn_that_was_stopped_in_any_phase_can_be_resumed_and_stopped_again(scene: Scene, phase: Phase) -> None:
+    with phase.enter(scene) as run:
+        run.cancel()
+    run.wait_parked()
+    turn_id = go_back(run, "resume")["turn_id"]
+    again = run.cancel(wait_ms=30_000)
+    assert again["turn_id"] == turn_id
+    assert again["parked"] is True  # stopped anew, or at its end already where nothing held it up
+    assert [(each["role"], each["turn_id"]) for each in run.transcript()][:2] == [
+        ("user", turn_id), ("assistant", turn_id)
+    ]  # fmt: skip
+    five_checks(run, scene.models, scene.key)
+
+
+@each_phase
+def test_a_turn_that_was_stopped_in_any_phase_can_be_rolled_back(scene: Scene, phase: Phase) -> None:
+    with phase.enter(scene) as run:
+        run.cancel()
+    run.wait_parked()
+    assert go_back(run, "rollback")["rolled_back"] is True
+    assert run.transcript() == []
+    five_checks(run, scene.models, scene.key)
+    request = scene.models.calls(key=scene.key)[-1].messages
+    assert [message["role"] for message in request] == ["system", "user"]
+    assert NOTE not in str(request)

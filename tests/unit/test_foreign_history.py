@@ -285,50 +285,50 @@ def _use(**more: Any) -> Message:
 _TEXT = {"type": "text", "text": "fine"}
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
 _WRONG: list[tuple[Any, str]] = [
-    ("hello", "messages[1]"),
-    (None, "messages[1]"),
-    ({}, "messages[1].role"),
-    ({"role": "bot", "content": "x"}, "messages[1].role"),
-    ({"role": ["user"], "content": "x"}, "messages[1].role"),
-    ({"role": "user"}, "messages[1].content"),
-    ({"role": "user", "content": 5}, "messages[1].content"),
-    ({"role": "user", "content": {"type": "text", "text": "x"}}, "messages[1].content"),
-    ({"role": "system", "content": None}, "messages[1].content"),
-    ({"role": "assistant", "content": True}, "messages[1].content"),
-    ({"role": "tool", "tool_call_id": "a", "content": {}}, "messages[1].content"),
-    (_user(_TEXT, "bare"), "messages[1].content[1]"),
-    (_user({"type": "text"}), "messages[1].content[0].text"),
-    (_user(_TEXT, _IMAGE), "messages[1].content[1]"),
-    (_user({"type": "input_audio", "input_audio": {}}), "messages[1].content[0]"),
-    (_user({"type": "file", "file": {}}), "messages[1].content[0]"),
-    (_user({"type": "image", "source": {}}), "messages[1].content[0]"),
-    (_user({"type": "document", "source": {}}), "messages[1].content[0]"),
-    (_user(_use()), "messages[1].content[0]"),
-    (_user({"type": "thinking", "thinking": "x"}), "messages[1].content[0]"),
-    (_user({"type": "tool_result", "tool_use_id": 5}), "messages[1].content[0].tool_use_id"),
-    (_user({"type": "tool_result", "tool_use_id": "a", "content": [_TEXT, _IMAGE]}), "messages[1].content[0].content[1]"),
-    (_assistant({"type": "tool_result", "tool_use_id": "a"}), "messages[1].content[0]"),
-    (_assistant({"type": "server_tool_use"}), "messages[1].content[0]"),
-    (_assistant({"text": "no type"}), "messages[1].content[0]"),
-    (_assistant(_use(input="{}")), "messages[1].content[0].input"),
-    (_assistant(_use(input={"a": float("inf")})), "messages[1].content[0].input"),
-    (_assistant(_use(name=None)), "messages[1].content[0].name"),
-    (_assistant(_use(name=" ")), "messages[1].content[0].name"),
-    (_assistant(_use(id=5)), "messages[1].content[0].id"),
-    (_assistant(audio={"id": "x"}), "messages[1].audio"),
-    (_assistant(refusal=5), "messages[1].refusal"),
-    (_assistant(tool_calls={}), "messages[1].tool_calls"),
-    (_assistant(tool_calls=[_call("a", "f", "{}"), 5]), "messages[1].tool_calls[1]"),
-    (_assistant(tool_calls=[{"id": "a", "type": "custom"}]), "messages[1].tool_calls[0].type"),
-    (_assistant(tool_calls=[{"id": "a"}]), "messages[1].tool_calls[0].function"),
-    (_assistant(tool_calls=[{"id": {}, "function": {"name": "f"}}]), "messages[1].tool_calls[0].id"),
-    (_assistant(tool_calls=[{"function": {"name": ""}}]), "messages[1].tool_calls[0].function.name"),
+    ("hello", "messages.1"),
+    (None, "messages.1"),
+    ({}, "messages.1.role"),
+    ({"role": "bot", "content": "x"}, "messages.1.role"),
+    ({"role": ["user"], "content": "x"}, "messages.1.role"),
+    ({"role": "user"}, "messages.1.content"),
+    ({"role": "user", "content": 5}, "messages.1.content"),
+    ({"role": "user", "content": {"type": "text", "text": "x"}}, "messages.1.content"),
+    ({"role": "system", "content": None}, "messages.1.content"),
+    ({"role": "assistant", "content": True}, "messages.1.content"),
+    ({"role": "tool", "tool_call_id": "a", "content": {}}, "messages.1.content"),
+    (_user(_TEXT, "bare"), "messages.1.content.1"),
+    (_user({"type": "text"}), "messages.1.content.0.text"),
+    (_user(_TEXT, _IMAGE), "messages.1.content.1"),
+    (_user({"type": "input_audio", "input_audio": {}}), "messages.1.content.0"),
+    (_user({"type": "file", "file": {}}), "messages.1.content.0"),
+    (_user({"type": "image", "source": {}}), "messages.1.content.0"),
+    (_user({"type": "document", "source": {}}), "messages.1.content.0"),
+    (_user(_use()), "messages.1.content.0"),
+    (_user({"type": "thinking", "thinking": "x"}), "messages.1.content.0"),
+    (_user({"type": "tool_result", "tool_use_id": 5}), "messages.1.content.0.tool_use_id"),
+    (_user({"type": "tool_result", "tool_use_id": "a", "content": [_TEXT, _IMAGE]}), "messages.1.content.0.content.1"),
+    (_assistant({"type": "tool_result", "tool_use_id": "a"}), "messages.1.content.0"),
+    (_assistant({"type": "server_tool_use"}), "messages.1.content.0"),
+    (_assistant({"text": "no type"}), "messages.1.content.0"),
+    (_assistant(_use(input="{}")), "messages.1.content.0.input"),
+    (_assistant(_use(input={"a": float("inf")})), "messages.1.content.0.input"),
+    (_assistant(_use(name=None)), "messages.1.content.0.name"),
+    (_assistant(_use(name=" ")), "messages.1.content.0.name"),
+    (_assistant(_use(id=5)), "messages.1.content.0.id"),
+    (_assistant(audio={"id": "x"}), "messages.1.audio"),
+    (_assistant(refusal=5), "messages.1.refusal"),
+    (_assistant(tool_calls={}), "messages.1.tool_calls"),
+    (_assistant(tool_calls=[_call("a", "f", "{}"), 5]), "messages.1.tool_calls.1"),
+    (_assistant(tool_calls=[{"id": "a", "type": "custom"}]), "messages.1.tool_calls.0.type"),
+    (_assistant(tool_calls=[{"id": "a"}]), "messages.1.tool_calls.0.function"),
+    (_assistant(tool_calls=[{"id": {}, "function": {"name": "f"}}]), "messages.1.tool_calls.0.id"),
+    (_assistant(tool_calls=[{"function": {"name": ""}}]), "messages.1.tool_calls.0.function.name"),
     (
         _assistant(tool_calls=[{"function": {"name": "f", "arguments": []}}]),
-        "messages[1].tool_calls[0].function.arguments",
+        "messages.1.tool_calls.0.function.arguments",
     ),
-    (_assistant(function_call="f"), "messages[1].function_call"),
-    ({"role": "function", "content": "x"}, "messages[1].name"),
+    (_assistant(function_call="f"), "messages.1.function_call"),
+    ({"role": "function", "content": "x"}, "messages.1.name"),
 ]
 
 
@@ -354,14 +354,14 @@ def test_a_wrong_shape_is_refused_with_its_place(wrong: Any, place: str) -> None
         ("content", lambda text: {"role": "assistant", "content": text}),
         ("content", lambda text: {"role": "tool", "tool_call_id": "a", "content": text}),
         ("tool_call_id", lambda text: {"role": "tool", "tool_call_id": text, "content": ""}),
-        ("content[0].text", lambda text: _user({"type": "text", "text": text})),
-        ("content[0].id", lambda text: _assistant(_use(id=text))),
-        ("tool_calls[0].function.name", lambda text: _assistant(tool_calls=[_call("a", text, "{}")])),
-        ("tool_calls[0].function.arguments", lambda text: _assistant(tool_calls=[_call("a", "f", text)])),
+        ("content.0.text", lambda text: _user({"type": "text", "text": text})),
+        ("content.0.id", lambda text: _assistant(_use(id=text))),
+        ("tool_calls.0.function.name", lambda text: _assistant(tool_calls=[_call("a", text, "{}")])),
+        ("tool_calls.0.function.arguments", lambda text: _assistant(tool_calls=[_call("a", "f", text)])),
     ],
 )
 def test_text_that_the_store_cannot_keep_is_refused(unfit: str, place: str, message: Any) -> None:
-    assert _place_refused([message(unfit)]) == f"messages[0].{place}"
+    assert _place_refused([message(unfit)]) == f"messages.0.{place}"
 
 
 def test_a_nul_within_arguments_stays_an_escape_which_the_store_can_keep() -> None:
@@ -370,7 +370,7 @@ def test_a_nul_within_arguments_stays_an_escape_which_the_store_can_keep() -> No
 
 
 def test_half_a_character_within_arguments_is_refused() -> None:
-    assert _place_refused([_assistant(_use(input={"a": "\ud83d"}))]) == "messages[0].content[0].input"
+    assert _place_refused([_assistant(_use(input={"a": "\ud83d"}))]) == "messages.0.content.0.input"
 
 
 def test_what_is_no_list_or_too_long_is_refused() -> None:

@@ -451,8 +451,10 @@ def test_every_turn_has_exactly_one_end_and_nothing_of_it_follows(store: Store) 
             _say(store, start, f"more{steps}") if steps < 6 else None
         _, current = _end(store, current)
         steps += 1
-    stored = store.events(start.run_id)
-    for turn_id in {each.turn_id for each in stored if each.turn_id}:
-        mine = [each.type for each in stored if each.turn_id == turn_id]
+    stored = [json.loads(each.json) for each in store.events(start.run_id)]
+    turn_ids = {each["turn_id"] for each in stored if "turn_id" in each}
+    assert len(turn_ids) == steps
+    for turn_id in turn_ids:
+        mine = [each["type"] for each in stored if each.get("turn_id") == turn_id]
         assert sum(each in ENDS for each in mine) == 1
         assert mine[-1] in ENDS

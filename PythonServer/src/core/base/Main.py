@@ -24,7 +24,6 @@ from core.plan.plan_spec import PlanSpec, check_plan
 from core.session import going_back, queries
 from core.session.access import Caller, find_run, find_session
 from core.session.arrival import take_in
-from core.session.earlier import read_title
 from core.session.event_source import EventSource
 from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
@@ -184,7 +183,7 @@ class Main:
         with self.reading() as connection:
             run = find_run(connection, caller, run_id)
             return {
-                **queries.run_view(run, read_title(connection, run["session_id"])),
+                **queries.run_view(run, queries.session_title(connection, run["session_id"])),
                 "last_seq": queries.last_seq(connection, run_id),
                 "usage": queries.run_usage(connection, run_id),
             }

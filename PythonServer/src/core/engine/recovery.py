@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, select
 from core.agent.rounds import Rounds
 from core.cancellation import Cause, CauseWord
 from core.events import Event, EventType
-from core.session.queries import read_plan
+from core.session.queries import log_of_turn, read_plan
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, RunState
 from core.session.said import Said, close_calls, turn_messages
@@ -98,7 +98,7 @@ def _read_log(
 ) -> tuple[list[Said], UsageSum]:
     """What each leaf said and did, in plan order, and what the turn's calls used."""
     query = select(events.c.type, events.c.goal_id, events.c.call_id, events.c.data).where(
-        events.c.run_id == turn["run_id"], events.c.turn_id == turn["id"], events.c.type.in_(_KINDS)
+        log_of_turn(connection, turn), events.c.type.in_(_KINDS)
     )
     rounds: dict[str, Rounds] = {}
     usage = UsageSum()

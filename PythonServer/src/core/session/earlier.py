@@ -1,4 +1,4 @@
-"""What a turn takes over from before: the plan of the turn that it resumes, and its session's title."""
+"""What a turn takes over from the one that it resumes: its plan, and the results of the goals that were finished."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 from core.plan.plan_spec import GoalSpec, PlanSpec, ToolSpec
 from core.session.queries import read_plan
 from core.session.records import TurnStart
-from core.store.tables import sessions, turns
+from core.store.tables import turns
 
 
 def read_earlier(connection: Connection, start: TurnStart) -> tuple[PlanSpec | None, dict[str, str | None]]:
@@ -39,9 +39,3 @@ def _spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:
         id=goal["id"], title=goal["title"], prompt=goal["prompt"], depends_on=goal["depends_on"], goals=inside,
         agent=goal.get("agent"), tool=ToolSpec.model_construct(**tool) if tool else None,
     )  # fmt: skip
-
-
-def read_title(connection: Connection, session_id: str) -> str | None:
-    """The session's title, if it has one."""
-    title: str | None = connection.execute(select(sessions.c.title).where(sessions.c.id == session_id)).scalar()
-    return title

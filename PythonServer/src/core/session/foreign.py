@@ -46,7 +46,7 @@ class _Reader:
 
     def take(self, message: Any, index: int) -> None:
         """Read one message, which stands for one of ours or for several. Raises ``InvalidRequest``."""
-        where = f"messages[{index}]"
+        where = f"messages.{index}"
         role = _object(message, where).get("role")
         if role in ("system", "developer"):
             text = _text(message.get("content"), f"{where}.content")
@@ -71,7 +71,7 @@ class _Reader:
         texts, results = [], []
         if isinstance(content, list):
             for number, part in enumerate(content):
-                place = f"{where}[{number}]"
+                place = f"{where}.{number}"
                 if _object(part, place).get("type") == "tool_result":
                     call_id = _call_id(part.get("tool_use_id"), f"{place}.tool_use_id")
                     results.append(_result(call_id, part, place))
@@ -91,7 +91,7 @@ class _Reader:
         texts, calls = [], []
         if isinstance(content, list):
             for number, part in enumerate(content):
-                place = f"{where}.content[{number}]"
+                place = f"{where}.content.{number}"
                 kind = _object(part, place).get("type")
                 if kind == "tool_use":
                     calls.append(_call(part.get("id"), part.get("name"), _input_text(part, place), place))
@@ -124,7 +124,7 @@ def _tool_calls(calls: Any, where: str) -> list[Message]:
         _refuse(where, "must be a list")
     read = []
     for number, call in enumerate(calls):
-        place = f"{where}[{number}]"
+        place = f"{where}.{number}"
         if _object(call, place).get("type", "function") != "function":
             _refuse(f"{place}.type", "must be function")
         read.append(_function(_call_id(call.get("id"), f"{place}.id"), call.get("function"), f"{place}.function"))
@@ -184,7 +184,7 @@ def _text(content: Any, where: str) -> str:
         return _string(content, where)
     if not isinstance(content, list):
         _refuse(where, "must be a text or a list of text parts")
-    return _join([_part_text(part, f"{where}[{number}]") for number, part in enumerate(content)])
+    return _join([_part_text(part, f"{where}.{number}") for number, part in enumerate(content)])
 
 
 def _part_text(part: Any, where: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from sqlalchemy import Connection, RowMapping, and_, select
+from sqlalchemy import Connection, RowMapping, select
 
 from core.call import CallKind, Outcome
 from core.cancellation import CauseWord
@@ -16,8 +16,8 @@ from core.clock import iso
 from core.errors import InvalidRequest
 from core.plan.goal_status import GoalStatus
 from core.plan.plan_spec import ToolSpec
-from core.session.queries import read_event_data, read_plan
-from core.store.tables import messages, turns
+from core.session.queries import inbox, live_run_of_session, read_event_data, read_plan
+from core.store.tables import turns
 
 FORMAT: Final = 1
 
@@ -174,11 +174,10 @@ def session_lines(connection: Connection, session: RowMapping) -> Iterator[dict[
     query = select(turns).where(turns.c.session_id == session["id"]).order_by(turns.c.number)
     for turn in connection.execute(query).mappings().all():
         yield _turn_line(connection, turn)
-    waiting = and_(messages.c.session_id == session["id"], messages.c.state.in_(("queued", "held")))
-    for row in connection.execute(select(messages).where(waiting).order_by(messages.c.number)).mappings().all():
-        yield {
-            "type": "message", "text": row["text"], "held": row["state"] == "held", "created_at": iso(row["created_at"])
-        }  # fmt: skip
+    live = live_run_of_session(connection, session["id"])  # when a run ends, its messages go back to the user
+    for message in inbox(connection, live["id"]) if live is not None else ():
+        del message["message_id"]
+        yield {"type": "message", **message}
 
 
 def _turn_line(connection: Connection, turn: RowMapping) -> dict[str, Any]:

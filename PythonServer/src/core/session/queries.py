@@ -3,17 +3,17 @@
 import json
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
 from core.clock import iso
 from core.errors import NotFound
 from core.events import EventType
 from core.plan.goal_status import FINAL
 from core.session.access import Caller, owned_by
-from core.session.run_state import OPEN, TERMINAL
+from core.session.run_state import OPEN
 from core.session.usage import add_up
 from core.store.feed import StoredEvent
-from core.store.tables import events, messages, runs, sessions, turns
+from core.store.tables import IS_LIVE, events, messages, runs, sessions, turns
 
 
 def run_view(run: RowMapping, title: str | None) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def newest_open_run(connection: Connection, caller: Caller) -> RowMapping | None
 
 def live_run_of_session(connection: Connection, session_id: str) -> RowMapping | None:
     """The live run of a session, parked or not."""
-    query = select(runs).where(runs.c.session_id == session_id, runs.c.state.not_in(TERMINAL))
+    query = select(runs).where(runs.c.session_id == session_id, IS_LIVE)
     return connection.execute(query).mappings().first()
 
 
@@ -73,6 +73,12 @@ def run_usage(connection: Connection, run_id: str) -> dict[str, Any] | None:
     """The sums of the run's turns that have ended."""
     query = select(turns.c.usage).where(turns.c.run_id == run_id).order_by(turns.c.number)
     return add_up(connection.execute(query).scalars())
+
+
+def session_title(connection: Connection, session_id: str) -> str | None:
+    """The session's title, if it has one."""
+    title: str | None = connection.execute(select(sessions.c.title).where(sessions.c.id == session_id)).scalar()
+    return title
 
 
 def last_seq(connection: Connection, run_id: str) -> int:
@@ -96,6 +102,19 @@ def events_after(connection: Connection, run_id: str, after: int, limit: int) ->
     """The committed events behind ``after``, at most ``limit``."""
     query = _IN_ROW_ORDER.where(events.c.run_id == run_id, events.c.seq > after).order_by(events.c.seq).limit(limit)
     return [StoredEvent.of_row(*row) for row in connection.execute(query)]
+
+
+def log_of_turn(connection: Connection, turn: RowMapping) -> ColumnElement[bool]:
+    """The condition for the events of one turn, with its bounds in the log: a long session has many turns."""
+    before = connection.execute(
+        select(turns.c.run_id, turns.c.end_seq)
+        .where(turns.c.session_id == turn["session_id"], turns.c.number == turn["number"] - 1)
+    ).first()  # fmt: skip
+    begin = before.end_seq if before is not None and before.run_id == turn["run_id"] else 0
+    end = [events.c.seq <= turn["end_seq"]] if turn["end_seq"] is not None else []
+    return and_(
+        events.c.run_id == turn["run_id"], events.c.seq > begin, *end, events.c.turn_id == turn["id"]
+    )
 
 
 def read_event_data(connection: Connection, run_id: str, seq: int) -> dict[str, Any]:
@@ -133,7 +152,7 @@ def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
         goals[goal["id"]] = goal
         waiting.extend(goal["goals"])
     query = select(events.c.goal_id, events.c.at, events.c.data).where(
-        events.c.run_id == turn["run_id"], events.c.turn_id == turn["id"], events.c.type == EventType.GOAL_STATUS
+        log_of_turn(connection, turn), events.c.type == EventType.GOAL_STATUS
     )
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
         _apply_status(goals[row["goal_id"]], json.loads(row["data"]), row["at"])
@@ -154,8 +173,11 @@ def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> No
 
 def receipts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     """The final receipts of the run's stopped turns, oldest first."""
-    query = select(events.c.turn_id, events.c.at, events.c.data).where(
-        events.c.run_id == run_id, events.c.type == EventType.TURN_CANCELLED
+    ended = and_(events.c.run_id == turns.c.run_id, events.c.seq == turns.c.end_seq)
+    query = (
+        select(events.c.turn_id, events.c.at, events.c.data)
+        .join_from(turns, events, ended)
+        .where(turns.c.run_id == run_id, turns.c.state == "cancelled")
     )
     found = []
     for row in connection.execute(query.order_by(events.c.seq)).mappings():

@@ -11,6 +11,7 @@ from core.events import Event, EventType
 from core.ids import new_id
 from core.session.access import Caller, find_run, find_session
 from core.session.inbox import add_message, find_duplicate, release_held, take_next
+from core.session.queries import live_run_of_session
 from core.session.records import NewRun, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turns import mark_delivered, move_run, open_turn
@@ -32,10 +33,9 @@ def start_run(tx: Transaction, caller: Caller, new: NewRun) -> tuple[dict[str, A
                 id=new.session_id, tenant=caller.tenant, owner=caller.sub, created_at=time.time()
             )
         )
-    live = select(runs.c.id).where(runs.c.session_id == new.session_id, runs.c.state.not_in(TERMINAL))
-    busy_with = tx.connection.execute(live).scalar()
-    if busy_with is not None:
-        raise SessionIsBusy("send the message to the live run, or end it first", run_id=busy_with)
+    live = live_run_of_session(tx.connection, new.session_id)
+    if live is not None:
+        raise SessionIsBusy("send the message to the live run, or end it first", run_id=live["id"])
     run, start = _insert_run(tx, caller, new)
     answer = {
         "run_id": run["id"], "session_id": new.session_id, "turn_id": start.turn_id, "state": RunState.QUEUED

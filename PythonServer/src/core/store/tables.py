@@ -20,6 +20,9 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
+#: Of a run that is not over. Its values are written out: the index that holds just these serves no other condition.
+IS_LIVE: Final = text("state NOT IN ('completed', 'cancelled', 'failed')")
+
 sessions: Final = Table(
     "sessions",
     metadata,
@@ -52,8 +55,8 @@ runs: Final = Table(
         "ux_runs_live_session",
         "session_id",
         unique=True,
-        sqlite_where=text("state NOT IN ('completed', 'cancelled', 'failed')"),
-        postgresql_where=text("state NOT IN ('completed', 'cancelled', 'failed')"),
+        sqlite_where=IS_LIVE,
+        postgresql_where=IS_LIVE,
     ),
 )
 

@@ -25,8 +25,9 @@ from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.plan.planner import INSTRUCTIONS, TOOL, TOOL_NAME, read_plan
 from core.provider.provider import ModelRequest, ToolCall
-from core.session import title
-from core.session.earlier import read_earlier, read_title
+from core.session.earlier import read_earlier
+from core.session.queries import session_title
+from core.session.title import read_title, title_messages
 from core.session.transcript import read_transcript, request_messages, results_for
 from core.session.turn import Turn
 from core.tool.tool import ToolFailed
@@ -131,7 +132,7 @@ class ChatBot2:
     def _make_title(self, turn: Turn) -> None:
         """Have the model name the session, once: in the turn, so that a stop ends it like everything else."""
         with self._database.connect() as connection:
-            if read_title(connection, turn.start.session_id) is not None:
+            if session_title(connection, turn.start.session_id) is not None:
                 return
         said = turn.said  # of the plan; beside it, the turn has another one
         goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal, said))
@@ -140,8 +141,8 @@ class ChatBot2:
 
     def _title_call(self, turn: Turn, goal: Goal, said: str) -> None:
         agent = _agent_of(goal)
-        request = ModelRequest(title.title_messages(turn.start.input, said), agent.profile.model)
-        turn.title = title.read_title(agent.ask(request, _asked(goal, None), turn).text)
+        request = ModelRequest(title_messages(turn.start.input, said), agent.profile.model)
+        turn.title = read_title(agent.ask(request, _asked(goal, None), turn).text)
 
 
 def _run_tool(turn: Turn, tool: dict[str, Any], agent: Agent, asked: Asked) -> str:
