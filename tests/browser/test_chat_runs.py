@@ -108,6 +108,7 @@ def test_a_stop_between_the_servers_answer_and_the_first_events_stops_the_turn(p
     held[0].continue_()
 
     expect(chips(page)).to_have_text("stopped by you")
+    expect(stop_button(page)).to_be_hidden()
     words = [sight["stop"] for sight in sights(page)]
     assert [word for index, word in enumerate(words) if word != words[index - 1]] == ["Stop", "Stopping…", None]
     expect_ended(page)

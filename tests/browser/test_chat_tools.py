@@ -263,7 +263,8 @@ def test_a_turn_ends_with_what_it_used(page: Page, server: ChatServer, usage: tu
 
 
 @pytest.mark.parametrize(
-    ("metadata", "name"), [({}, "Queues compared"), ({"title": "Compare qu"}, "Queues compared"), ({"title": 7}, "Queues compared")]
+    ("metadata", "name"),
+    [({}, "Queues compared"), ({"title": "Compare qu"}, "Queues compared"), ({"title": 7}, "Queues compared")],
 )
 def test_the_name_that_the_server_made_is_shown_whatever_the_run_was_called_before(
     page: Page, server: ChatServer, metadata: dict[str, Any], name: str

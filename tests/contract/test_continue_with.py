@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.api_client import Api, Run
-from tests.support.five_checks import five_checks
+from tests.support.five_checks import five_checks, wait_no_process
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_streaming
 from tests.support.servers import ServerProcess
@@ -164,6 +164,7 @@ def test_a_batch_run_goes_on_after_a_kill_between_the_answer_to_its_stop_and_the
     assert all(item["how"] == "the server that ran it is gone" for item in end["receipt"])
     result = next(message for message in run.transcript() if message["role"] == "tool")
     assert result["content"].startswith("cancelled by operator")
+    wait_no_process(run)
     five_checks(run, models, key)
 
 

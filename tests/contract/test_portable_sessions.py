@@ -38,6 +38,10 @@ def _without_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in message.items() if name != "turn_id"} for message in messages]
 
 
+def _circle(goals: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**goals[0], "depends_on": [goals[1]["id"]]}, {**goals[1], "depends_on": [goals[0]["id"]]}]
+
+
 @pytest.fixture
 def talked(api: Api, models: ModelServer, key: str) -> Run:
     """A run with a completed plan, a stopped turn, one that was taken out, and a message that is held."""
@@ -122,6 +126,9 @@ def test_a_session_is_never_mixed_with_another_and_nobody_takes_what_is_not_thei
         (lambda lines: [lines[0], {**lines[1], "surprise": 1}], "line 2"),
         (lambda lines: [lines[0], {**lines[1], "state": "happy"}], "line 2"),
         (lambda lines: [lines[0], {**lines[1], "started_at": "yesterday"}], "ISO 8601"),
+        (lambda lines: [lines[0], {**lines[1], "ended_at": "9999-12-31T23:00:00-12:00"}], "ISO 8601"),
+        (lambda lines: [lines[0], {**lines[1], "goals": _circle(lines[1]["goals"])}], "line 2: goals wait for each other"),
+        (lambda lines: [lines[0], *[lines[-1]] * 101], "101 messages"),
         (lambda lines: [lines[0], {**lines[1], "messages": [{"role": "user"}]}], "line 2"),
         (lambda lines: [{**lines[0], "format": 2}], "line 1"),
         (lambda lines: [], "lines"),

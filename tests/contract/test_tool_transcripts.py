@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.support.api_client import Api, Run
-from tests.support.five_checks import check_results, five_checks, processes_of
+from tests.support.five_checks import check_results, five_checks, processes_of, wait_no_process
 from tests.support.going_back import NOTE, last_call, of_type, system_of, texts_of
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, seen_at, start_plan
-from tests.support.servers import LocalServer, ServerProcess, gate
+from tests.support.servers import LocalServer, ServerProcess, gate, wait_until
 
 #: Ends at once; runs until it is stopped; is deaf to TERM.
 DONE, ENDLESS, STUBBORN = (
@@ -207,6 +207,7 @@ def test_after_a_stop_the_transcript_is_what_was_seen_and_nothing_is_pending_als
     run = seen_at(own_shell, run)
     assert run.transcript() == said
     _check_nothing_pending(run)
+    wait_no_process(run)
     five_checks(run, models, key)
 
 
@@ -227,6 +228,8 @@ def test_a_kill_inside_a_tool_leaves_no_process_and_no_open_call(
     assert lost == ["cancelled: server_lost"] * 2
     (entry,) = run.api.get(f"{run.path}/receipts")["receipts"]
     assert [item["kind"] for item in entry["receipt"]] == ["tool", "tool", "goal"]
+    # The new server may be there before the supervisor's second of grace is over.
+    wait_until(lambda: not processes_of(all_events(run)), "no process of the killed server is left")
     five_checks(run, models, key)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,11 +24,22 @@ from core.errors import NotInteractive, RunIsBusy, RunIsOver, ServerError, Sessi
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
 from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MANNERS, MOVES, Move, histories, plans
-from tests.support.chat_machine import POINTS, make_template
+from tests.support.chat_machine import BEGINNING, ENDING, IN_A_STOP, MIDDLE, make_template
 from tests.support.chat_session import AMBUSHES, STOPS, ChatSession
 
 SELDOM = st.sampled_from([False] * 7 + [True])
 OFTEN = st.sampled_from([True, True, True, False])
+Moves = Sequence[tuple[int, Move]]
+PLAY = st.lists(st.tuples(st.integers(0, 3), MOVES), max_size=4)
+
+
+def _at(*points: str) -> st.SearchStrategy[tuple[str, str] | None]:
+    """Nothing, or something at one of these pause points."""
+    return st.none() | st.none() | st.tuples(st.sampled_from(points), st.sampled_from(AMBUSHES))
+
+
+AT_BEGINNING, AT_WORK, AT_END = _at(*BEGINNING), _at(*MIDDLE, *ENDING), _at(*MIDDLE, *ENDING, *ENDING)
+AT_STOP = _at(*ENDING, *IN_A_STOP)
 
 
 class Chat(RuleBasedStateMachine):
@@ -48,24 +59,33 @@ class Chat(RuleBasedStateMachine):
     def open(self, group: int, **options: Any) -> None:
         self.chat = ChatSession(self.template, self.folders, group, **options)
 
+    def beware(self, ambush: tuple[str, str] | None) -> None:
+        """In the next step, something happens when a pause point is reached."""
+        if ambush is not None:
+            self.chat.lie_in_wait(*ambush)
+
     # -- users -------------------------------------------------------------------------------------
 
     @rule(
         ending=ENDINGS, interactive=OFTEN, plan=st.none() | plans(), planning=st.sampled_from(["auto", "auto", "none"]),
         on_server_lost=st.sampled_from(["park", "resume"]), history=histories(), is_wrong=SELDOM,
+        ambush=AT_BEGINNING, moves=PLAY,
     )  # fmt: skip
-    def start_run(self, is_wrong: bool, ending: str, **fields: Any) -> None:
+    def start_run(self, is_wrong: bool, ending: str, ambush: Any, moves: Moves, **fields: Any) -> None:
+        self.beware(ambush)
         chat, state, is_calm = self.chat, self.chat.state, self.chat.is_calm
         is_live = state not in ("none", *TERMINAL)
         if is_live and not is_wrong:
-            self.say(ending, None)
+            self.say(ending, moves=moves)
             return
         answer = chat.step(lambda: chat.start(chat.words(ending), **fields))
         if is_calm:
             assert isinstance(answer, SessionIsBusy) == is_live, answer
+        self.play(moves)
 
-    @rule(ending=ENDINGS, client_id=CLIENT_IDS)
-    def say(self, ending: str, client_id: str | None) -> None:
+    @rule(ending=ENDINGS, client_id=CLIENT_IDS, ambush=AT_BEGINNING, moves=PLAY)
+    def say(self, ending: str = "", client_id: str | None = None, ambush: Any = None, moves: Moves = ()) -> None:
+        self.beware(ambush)
         chat, state, is_calm = self.chat, self.chat.state, self.chat.is_calm
         if chat.run is None:
             chat.step(lambda: chat.start(chat.words(ending), planning="none"))
@@ -77,15 +97,17 @@ class Chat(RuleBasedStateMachine):
         elif is_calm and answer["disposition"] != "duplicate":
             assert is_interactive
             assert answer["disposition"] in (("started", "queued") if state == "awaiting_input" else ("queued",))
+        self.play(moves)
 
     @rule(
         how=st.sampled_from(STOPS), inbox=st.sampled_from(["keep", "return", "drop"]),
-        wait_ms=st.sampled_from([0, 10_000]), goes_on=st.booleans(),
+        wait_ms=st.sampled_from([0, 10_000]), goes_on=st.booleans(), ambush=AT_STOP,
     )  # fmt: skip
-    def stop(self, how: str, inbox: str, wait_ms: int, goes_on: bool) -> None:
+    def stop(self, how: str, inbox: str, wait_ms: int, goes_on: bool, ambush: Any = None) -> None:
+        self.beware(ambush)
         chat, state, is_calm = self.chat, self.chat.state, self.chat.is_calm
         if chat.run is None:
-            self.say("", None)
+            self.say()
             return
         is_interactive = chat.run["interactive"]
         goes_on = goes_on and how == "cancel" and not is_interactive
@@ -99,14 +121,15 @@ class Chat(RuleBasedStateMachine):
         else:
             assert answer is None or not answer.stopped
 
-    @rule(how=st.sampled_from(["roll_back", "regenerate", "resume", "resume"]), is_stopped_first=OFTEN)
-    def go_back(self, how: str, is_stopped_first: bool) -> None:
+    @rule(how=st.sampled_from(["roll_back", "regenerate", "resume", "resume"]), is_stopped_first=OFTEN, ambush=AT_BEGINNING)
+    def go_back(self, how: str, is_stopped_first: bool, ambush: Any) -> None:
         chat = self.chat
         if chat.run is None:
-            self.say("", None)
+            self.say()
             return
         if is_stopped_first and chat.state in OPEN:
             self.stop("cancel", "keep", 0, goes_on=False)
+        self.beware(ambush)
         state, is_calm, turn = chat.state, chat.is_calm, chat.turn
         answer = chat.step(lambda: chat.go_back(how))
         if not is_calm:
@@ -121,23 +144,31 @@ class Chat(RuleBasedStateMachine):
 
     # -- models and tools ------------------------------------------------------------------------------
 
-    @rule(moves=st.lists(st.tuples(st.integers(0, 3), MOVES), min_size=1, max_size=4))
-    def go_on(self, moves: list[tuple[int, Move]]) -> None:
+    @rule(moves=PLAY, ambush=AT_WORK)
+    def go_on(self, moves: Moves, ambush: Any) -> None:
+        self.beware(ambush)
+        if self.chat.gates:
+            self.play(moves)
+        else:
+            self.say(moves=moves)
+
+    def play(self, moves: Moves) -> None:
         """Calls that wait do something, one after the other."""
         for index, move in moves:
             gates = self.chat.gates
-            if not gates:
-                self.say("", None)
-                return
-            gate = gates[index % len(gates)]
-            self.chat.step(partial(gate.go, move.for_gate(gate)))
+            if gates:
+                gate = gates[index % len(gates)]
+                self.chat.step(partial(gate.go, move.for_gate(gate)))
 
-    @rule()
-    def come_to_an_end(self) -> None:
+    @rule(ambush=AT_END, first=st.none() | st.tuples(st.integers(0, 3), MOVES))
+    def come_to_an_end(self, ambush: Any = None, first: tuple[int, Move] | None = None) -> None:
+        """Every call gives a plain answer, but the first."""
+        self.play([first] if first is not None else ())
+        self.beware(ambush)
         if self.chat.gates:
             self.chat.step(self.chat.answer_everything)
         else:
-            self.say("", None)
+            self.say()
 
     @rule()
     def come_back_late(self) -> None:
@@ -149,10 +180,6 @@ class Chat(RuleBasedStateMachine):
             self.come_to_an_end()
 
     # -- what comes at a bad moment -----------------------------------------------------------------------
-
-    @rule(point=st.sampled_from(POINTS), what=st.sampled_from(AMBUSHES))
-    def lie_in_wait(self, point: str, what: str) -> None:
-        self.chat.lie_in_wait(point, what)
 
     @rule(how=st.sampled_from(["gracefully", "killed now", "killed soon"]), commits=st.integers(1, 6))
     def restart(self, how: str, commits: int) -> None:
@@ -195,18 +222,18 @@ def test_a_goal_that_was_finished_is_not_made_again_when_the_resume_is_stopped_a
     chat.end()
 
 
-def _try(examples: int, length: int) -> None:
+def _try(examples: int, length: int, **more: Any) -> None:
     run_state_machine_as_test(
         Chat,
         settings=settings(
             max_examples=examples, stateful_step_count=length, deadline=None, report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck), print_blob=True,
+            suppress_health_check=list(HealthCheck), print_blob=True, **more,
         ),
     )  # fmt: skip
 
 
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(60, 25)
+    _try(60, 25, derandomize=True)
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ class Move:
 
 MOVES: Final = st.builds(
     Move,
-    st.sampled_from(["text", "answer", "answer", "calls", "calls", "calls", "silent calls", "silent calls", "error", "499"]),
+    st.sampled_from(["text", "answer", "calls", "calls", "calls", "silent calls", "silent calls", "error", "499"]),
     PIECES,
     st.lists(_tool_calls(), min_size=1, max_size=3).map(tuple),
     _plan_calls(),
@@ -136,7 +136,7 @@ MOVES: Final = st.builds(
     st.sampled_from(
         [
             ServerRejected("too busy", 429, is_retryable=True),
-            ServerRejected("no such model", 404, is_retryable=False),
+            *[ServerRejected("no such model", 404, is_retryable=False)] * 3,
             ServerUnreachable("the connection broke", is_retryable=True),
         ]
     ),

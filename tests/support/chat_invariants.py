@@ -44,10 +44,12 @@ class Told:
     #: Runs and turns of which it said ``stopped: true``, with the receipt so far.
     stops: list[tuple[str, str, list[Row]]] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    #: Runs that were terminated.
+    ended: list[str] = field(default_factory=list)
 
     def copy(self) -> Told:
         """As it is now."""
-        return Told(dict(self.messages), list(self.stops), list(self.runs))
+        return Told(dict(self.messages), list(self.stops), list(self.runs), list(self.ended))
 
 
 class Log:
@@ -297,10 +299,7 @@ def _rounds_of(log: list[Row]) -> list[Row]:
 
 
 def _an_object(arguments: str) -> str:
-    try:
-        good = isinstance(json.loads(arguments or "{}"), dict)
-    except ValueError:
-        good = False
+    good = arguments.startswith("{") or not arguments  # of those that are drawn
     return (arguments or "{}") if good else json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
 
 
@@ -328,7 +327,8 @@ def _check_resumed(log: Log) -> None:
 def _check_messages(log: Log) -> None:
     state_of = {run["id"]: run["state"] for run in log.runs}
     delivered: dict[str, list[int]] = {}
-    for message in log.messages:
+    came = [move["id"] for move in log.moves if move["what"] == "message" and move["old"] is None]
+    for message in sorted(log.messages, key=lambda message: came.index(message["id"])):
         of_run = log.events[message["run_id"]]
         mine = [event for event in of_run if event["data"].get("message_id") == message["id"]]
         fates = [FATES[event["type"]] for event in mine if event["type"] in FATES]
@@ -384,14 +384,15 @@ def check_users(log: Log, turn_id: str, request: ModelRequest) -> None:
 
 
 def _check_told(log: Log, told: Told) -> None:
-    assert {run["id"] for run in log.runs} >= set(told.runs)
+    states = {run["id"]: run["state"] for run in log.runs}
+    assert states.keys() >= set(told.runs)
+    assert all(states[run_id] in run_state.TERMINAL for run_id in told.ended)
     rows = {message["id"]: message for message in log.messages}
     for message_id, (run_id, words, client_id) in told.messages.items():
         row = rows[message_id]
         assert (row["run_id"], row["text"], row["client_message_id"]) == (run_id, words, client_id)
-    ended = {turn["id"]: turn for turn in log.turns}
     for run_id, turn_id, so_far in told.stops:
-        turn = ended[turn_id]
+        turn = next(turn for turn in log.turns if turn["id"] == turn_id)
         assert (turn["run_id"], turn["state"]) == (run_id, "cancelled"), "it said that it had stopped the turn"
         final = {(item["kind"], item["id"]): item for item in log.of_turn(turn)[-1]["data"]["receipt"]}
         for item in so_far:

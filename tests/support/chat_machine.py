@@ -43,13 +43,21 @@ ABANDON_S: Final = 0.15
 #: Milliseconds of a stop for asking the gateway, by how that answers.
 _CANCEL_MS: Final = {"hangs": 20}
 
-#: The pause points of the product that a turn, or its stop, may pass.
-POINTS: Final = (
+#: The pause points of the product: on the way to the first request, while goals are at work, at the end, in a stop.
+BEGINNING: Final = (
     "engine.accepted", "engine.claimed", "engine.began", "chatbot.before_planning", "goal.before_children",
+    "scheduler.before_goal_starts", "agent.before_request", "model_call.before_sent",
+)  # fmt: skip
+MIDDLE: Final = (
     "scheduler.before_goal_starts", "agent.before_request", "model_call.before_sent", "tool_batch.before_tools",
-    "tool_batch.before_result", "tool_loop.between_steps", "chatbot.before_flag_is_cleared", "chatbot.plan_has_run",
-    "turn.before_finish", "engine.before_final_write", "engine.after_final_write", "engine.before_stop",
-    "turn.scope_closed", "turn.requests_cancelled", "engine.before_stop_is_recorded",
+    "tool_batch.before_result", "tool_loop.between_steps", "goal.before_children",
+)  # fmt: skip
+ENDING: Final = (
+    "chatbot.before_flag_is_cleared", "chatbot.plan_has_run", "turn.before_finish", "engine.before_final_write",
+    "engine.after_final_write",
+)  # fmt: skip
+IN_A_STOP: Final = (
+    "engine.before_stop", "turn.scope_closed", "turn.requests_cancelled", "engine.before_stop_is_recorded"
 )  # fmt: skip
 
 #: Notes of every move, made by the database itself, in the same transaction.

@@ -27,8 +27,8 @@ SESSION = "s1"
 STOPS = ("cancel", "cancel", "stop plan", "stop session", "stop newest", "client gone", "deadline", "terminate")
 #: Things that may happen at a pause point.
 AMBUSHES = (
-    "cancel", "cancel and return", "cancel and drop", "terminate", "stop plan", "deadline", "client gone", "say",
-    "roll_back", "regenerate", "resume", "kill",
+    "cancel", "cancel and return", "cancel and drop", "terminate", "stop plan", "deadline", "client gone",
+    "say", "roll_back", "regenerate", "resume", "kill", "kill",
 )  # fmt: skip
 #: What a plain model plans.
 _PLAN = ToolCall(
@@ -183,6 +183,8 @@ class ChatSession:
         answer = refused(actions[how])
         if isinstance(answer, StopAnswer) and answer.stopped:
             self._told.stops.append((answer.run_id, str(answer.turn_id), answer.receipt))
+        if isinstance(answer, StopAnswer) and how == "terminate":
+            self._told.ended.append(run_id)
         return answer
 
     def go_back(self, how: str) -> Any:

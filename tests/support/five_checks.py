@@ -7,6 +7,7 @@ from typing import Any
 from core.tool.supervised import MARK
 from tests.support.api_client import Run
 from tests.support.model_server import ModelServer, script
+from tests.support.servers import wait_until
 
 TURN_ENDS = ("turn_completed", "turn_cancelled", "turn_failed")
 
@@ -42,6 +43,12 @@ def five_checks(run: Run, models: ModelServer, key: str = "", is_batch: bool = F
     whole = _all_events(run)
     _check_ends(whole)
     return whole
+
+
+def wait_no_process(run: Run) -> None:
+    """After a server was killed: its tools' supervisors see that, and need a moment of the machine to act."""
+    events = _all_events(run)
+    wait_until(lambda: processes_of(events) == [], "the end of what the killed server's tools had started")
 
 
 def _all_events(run: Run) -> list[Event]:

@@ -2,16 +2,19 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
-from core.cancellation import Cause, CauseWord, Level, Scope
+from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.provider.abortable import AbortableSocket
 from core.provider.model_call import ModelCall
 from core.provider.provider import Delta, Finish, ModelRequest, Provider, Text
 from tests.support.raw_server import PATIENCE_S, Peer
 
 USER = Cause(CauseWord.USER)
+#: Far above what a stop takes (below 10 ms), far below every time limit of a request.
+AT_ONCE_S = 2.0
 HELLO = ModelRequest(messages=[{"role": "user", "content": "hello"}], model="m")
 
 
@@ -99,3 +102,14 @@ def reply(provider: Provider, request: ModelRequest = HELLO) -> list[Delta]:
     deltas = list(provider.stream(request, new_call(provider)))
     assert isinstance(deltas[-1], Finish)
     return deltas
+
+
+def stop_at_once(running: Running) -> None:
+    """Stop, and check that the request ended as stopped, soon."""
+    begun = time.monotonic()
+    running.stop()
+    running.wait()
+    assert time.monotonic() - begun < AT_ONCE_S
+    assert type(running.error) is Cancelled
+    assert running.error.scope is running.call.scope
+    assert running.call.outcome == "aborted"

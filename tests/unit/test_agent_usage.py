@@ -32,9 +32,6 @@ class Port:
 
     workers: Any = None
 
-    def resting(self, scope: Scope) -> Any:
-        raise AssertionError("nothing to wait for")
-
     def note_call(self, *_: Any) -> None:
         raise AssertionError("no tools")
 

@@ -5,34 +5,42 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core.cancellation import Cancelled
+from core.provider.anthropic import AnthropicProvider
 from core.provider.model_call import ModelCall
 from core.provider.openai import OpenAIProvider
-from core.provider.provider import ModelRequest
-from tests.support.provider_kit import HELLO, USER, Running, frame, new_call
+from core.provider.provider import ModelRequest, Provider, Text
+from tests.support.anthropic_kit import said
+from tests.support.provider_kit import HELLO, USER, Running, frame, new_call, stop_at_once
 from tests.support.raw_server import PATIENCE_S, Peer, RawServer, black_hole, self_signed
 
-#: Far above what a stop takes (below 10 ms), far below every time limit of a request.
-AT_ONCE_S = 2.0
+
+@dataclass(frozen=True)
+class Dialect:
+    """A provider whose calls can only be cut, and a piece of text in its wire form."""
+
+    make: Callable[..., Provider]
+    said: Callable[[str], bytes]
 
 
-def stop_at_once(running: Running) -> None:
-    """Stop, and check that the request ended as stopped, soon."""
-    begun = time.monotonic()
-    running.stop()
-    running.wait()
-    assert time.monotonic() - begun < AT_ONCE_S
-    assert type(running.error) is Cancelled
-    assert running.error.scope is running.call.scope
-    assert running.call.outcome == "aborted"
+DIALECTS = {
+    "openai": Dialect(lambda url, **options: OpenAIProvider(f"{url}/v1", **options), frame),
+    "anthropic": Dialect(AnthropicProvider, said),
+}
 
 
-def test_in_name_look_up_the_caller_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=DIALECTS)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    return DIALECTS[request.param]
+
+
+def test_in_name_look_up_the_caller_is_released(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def slow(*_: Any, **__: Any) -> Any:
@@ -41,7 +49,7 @@ def test_in_name_look_up_the_caller_is_released(monkeypatch: pytest.MonkeyPatch)
         raise socket.gaierror(socket.EAI_NONAME, "no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    running = Running(OpenAIProvider("http://model.test/v1"))
+    running = Running(dialect.make("http://model.test"))
     assert asked.wait(PATIENCE_S)
 
     stop_at_once(running)
@@ -49,23 +57,23 @@ def test_in_name_look_up_the_caller_is_released(monkeypatch: pytest.MonkeyPatch)
     go_on.set()
 
 
-def test_in_connect_to_a_host_that_does_not_answer() -> None:
+def test_in_connect_to_a_host_that_does_not_answer(dialect: Dialect) -> None:
     with black_hole() as port:
-        running = Running(OpenAIProvider(f"http://127.0.0.1:{port}/v1"))
+        running = Running(dialect.make(f"http://127.0.0.1:{port}"))
         # No event tells that the kernel sent its SYN; a stop before that would be right too, but tell less.
         time.sleep(0.1)
 
         stop_at_once(running)
 
 
-def test_in_a_tls_handshake_that_stalls() -> None:
+def test_in_a_tls_handshake_that_stalls(dialect: Dialect) -> None:
     def stall(peer: Peer) -> None:
         peer.sock.recv(1)
         peer.reached.set()
         peer.wait_hang_up()
 
     with RawServer(stall) as server:
-        running = Running(OpenAIProvider(f"https://127.0.0.1:{server.port}/v1"))
+        running = Running(dialect.make(f"https://127.0.0.1:{server.port}"))
         assert server.peer().reached.wait(PATIENCE_S)
 
         stop_at_once(running)
@@ -123,7 +131,7 @@ def test_while_waiting_for_headers_or_body(begin: Callable[[Peer], None], tls: b
         assert server.peer().hung_up.wait(PATIENCE_S)
 
 
-def test_in_an_upload_that_nobody_reads() -> None:
+def test_in_an_upload_that_nobody_reads(dialect: Dialect) -> None:
     def never_read(peer: Peer) -> None:
         peer.reached.set()
         peer.go_on.wait(PATIENCE_S)
@@ -131,7 +139,7 @@ def test_in_an_upload_that_nobody_reads() -> None:
 
     with RawServer(never_read) as server:
         long = ModelRequest([{"role": "user", "content": "x" * 30_000_000}], "m")
-        running = Running(OpenAIProvider(f"{server.url}/v1"), request=long)
+        running = Running(dialect.make(server.url), request=long)
         assert server.peer().reached.wait(PATIENCE_S)
 
         stop_at_once(running)
@@ -140,9 +148,9 @@ def test_in_an_upload_that_nobody_reads() -> None:
         assert server.peer().hung_up.wait(PATIENCE_S)
 
 
-def test_a_request_of_a_stopped_scope_is_never_sent() -> None:
+def test_a_request_of_a_stopped_scope_is_never_sent(dialect: Dialect) -> None:
     with RawServer(lambda peer: None) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         call = new_call(provider)
         call.scope.cancel(USER)
 
@@ -160,13 +168,13 @@ class StopsWhenSent(ModelCall):
         super().mark_sent()
 
 
-def test_a_stop_in_the_last_moment_before_sending_sends_no_byte() -> None:
+def test_a_stop_in_the_last_moment_before_sending_sends_no_byte(dialect: Dialect) -> None:
     def script(peer: Peer) -> None:
         assert peer.sock.recv(1) == b""
         peer.hung_up.set()
 
     with RawServer(script) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         plain = new_call(provider)
         call = StopsWhenSent(plain.scope, "g", plain.wire, provider, 0.5)
 
@@ -176,13 +184,15 @@ def test_a_stop_in_the_last_moment_before_sending_sends_no_byte() -> None:
         assert server.peer().hung_up.wait(PATIENCE_S)
 
 
-def test_except_exception_around_the_request_does_not_swallow_the_stop() -> None:
+def test_except_exception_around_the_request_does_not_swallow_the_stop(dialect: Dialect) -> None:
     def script(peer: Peer) -> None:
-        chunked(peer)
+        peer.read_request()
+        peer.begin_stream()
+        peer.chunk(dialect.said("x"))
         peer.wait_hang_up()
 
     with RawServer(script) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         call = new_call(provider)
 
         def careless() -> None:
@@ -196,15 +206,15 @@ def test_except_exception_around_the_request_does_not_swallow_the_stop() -> None
             careless()
 
 
-def test_nothing_that_arrives_after_the_stop_is_handed_out() -> None:
+def test_nothing_that_arrives_after_the_stop_is_handed_out(dialect: Dialect) -> None:
     def script(peer: Peer) -> None:
         peer.read_request()
         peer.begin_stream()
-        peer.chunk(frame("one") + frame("two") + frame("three"))
+        peer.chunk(dialect.said("one") + dialect.said("two"))
         peer.wait_hang_up()
 
     with RawServer(script) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         call = new_call(provider)
         got = []
 
@@ -215,16 +225,18 @@ def test_nothing_that_arrives_after_the_stop_is_handed_out() -> None:
 
         with pytest.raises(Cancelled):
             read()
-        assert len(got) == 1
+        assert got == [Text("one")]
 
 
-def test_leaving_the_stream_early_hangs_up_and_forgets_the_abort() -> None:
+def test_leaving_the_stream_early_hangs_up_and_forgets_the_abort(dialect: Dialect) -> None:
     def script(peer: Peer) -> None:
-        chunked(peer)
+        peer.read_request()
+        peer.begin_stream()
+        peer.chunk(dialect.said("x"))
         peer.wait_hang_up()
 
     with RawServer(script) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         call = new_call(provider)
         stream: Any = provider.stream(HELLO, call)
         next(stream)
@@ -236,13 +248,15 @@ def test_leaving_the_stream_early_hangs_up_and_forgets_the_abort() -> None:
         assert call.outcome is None
 
 
-def test_an_error_in_the_code_that_reads_the_stream_hangs_up_too() -> None:
+def test_an_error_in_the_code_that_reads_the_stream_hangs_up_too(dialect: Dialect) -> None:
     def script(peer: Peer) -> None:
-        chunked(peer)
+        peer.read_request()
+        peer.begin_stream()
+        peer.chunk(dialect.said("x"))
         peer.wait_hang_up()
 
     with RawServer(script) as server:
-        provider = OpenAIProvider(f"{server.url}/v1")
+        provider = dialect.make(server.url)
         stream: Any = provider.stream(HELLO, new_call(provider))
 
         def read() -> None:

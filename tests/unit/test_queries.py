@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from sqlalchemy.event import listen
 
 from core.cancellation import Cause, CauseWord
 from core.errors import NotFound, ProviderError
@@ -19,15 +20,17 @@ from core.plan.goal import Goal
 from core.session import queries
 from core.session.access import find_run, find_session
 from core.session.records import StopOrder, TurnOutcome
+from core.session.run_state import OPEN, TERMINAL, RunState
 from core.session.starts import accept_message
 from core.session.turn import Turn
 from core.session.turns import begin_turn, end_turn, request_stop
-from core.store.tables import turns
+from core.store.tables import IS_LIVE, IS_OPEN, events, turns
 from tests.support.api_client import PATIENCE_S
 from tests.support.core_kit import ALICE, BOB, Store, Turns, User, open_store
 from tests.support.core_plans import specs
 
 USER = StopOrder(Cause(CauseWord.USER, "enough"))
+TERMINATE = StopOrder(Cause(CauseWord.USER), ends_run=True)
 
 
 @pytest.fixture
@@ -150,6 +153,53 @@ def test_the_log_is_read_in_pages_behind_a_number(store: Store) -> None:
         page = queries.events_after(connection, start.run_id, 3, 4)
         assert [each.seq for each in page] == [4, 5, 6, 7]
         assert queries.events_after(connection, start.run_id, 12, 4) == []
+
+
+def _work_on_the_open_turn(store: Store, run_id: str, order: StopOrder | None = None) -> None:
+    turn_id = store.run(run_id)["turn_id"]
+    store.decide(lambda tx: begin_turn(tx, run_id))
+    store.writer.emit(Event(run_id, EventType.TEXT, {"text": "said"}, turn_id, "a"))
+    store.decide(lambda tx: end_turn(tx, run_id, turn_id, TurnOutcome("completed", [], order)))
+
+
+def test_the_bounds_of_a_turns_log_leave_nothing_of_it_out(store: Store) -> None:
+    run_ids = []
+    for _ in range(2):  # two runs of one session
+        run_ids.append(run_id := store.start().run_id)
+        _work_on_the_open_turn(store, run_id)
+        store.decide(lambda tx, r=run_id: accept_message(tx, ALICE, r, "next", None, None))  # type: ignore[misc]
+        _work_on_the_open_turn(store, run_id, TERMINATE)
+    run_ids.append(store.start().run_id)  # and one whose turn is open
+    with store.database.connect() as connection:
+        rows = connection.execute(select(turns).order_by(turns.c.number)).mappings().all()
+        assert [row["run_id"] for row in rows] == [run_ids[0]] * 2 + [run_ids[1]] * 2 + [run_ids[2]]
+        for row in rows:
+            bounded = select(events.c.seq).where(queries.log_of_turn(connection, row))
+            whole = select(events.c.seq).where(events.c.run_id == row["run_id"], events.c.turn_id == row["id"])
+            found = sorted(connection.execute(bounded).scalars())
+            assert found == sorted(connection.execute(whole).scalars())
+            assert len(found) >= (3 if row["end_seq"] else 1)
+
+
+def test_what_a_stop_looks_for_is_found_by_an_index_however_many_runs_are_over(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store, store.database.connect() as connection:
+        asked: list[tuple[str, Any]] = []
+        listen(connection, "before_cursor_execute", lambda _c, _k, statement, values, *_: asked.append((statement, values)))
+        for look, index in (
+            (lambda: queries.live_run_of_session(connection, "s1"), "ux_runs_live_session"),
+            (lambda: queries.newest_open_run(connection, ALICE), "ix_runs_open_owner"),
+            (lambda: queries.newest_open_run(connection, User(session_id="s1")), "runs USING INDEX"),
+        ):
+            look()
+            statement, values = asked[-1]
+            plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all())
+            assert index in plan
+            assert "SCAN" not in plan
+
+
+def test_the_conditions_of_the_indexes_hold_the_states_that_they_are_named_for() -> None:
+    assert all((f"'{state}'" in str(IS_OPEN)) == (state in OPEN) for state in RunState)
+    assert all((f"'{state}'" in str(IS_LIVE)) == (state in TERMINAL) for state in RunState)
 
 
 def test_receipts_are_those_of_the_stopped_turns_oldest_first(store: Store) -> None:

@@ -295,6 +295,7 @@ def test_the_supervisor_is_not_found_by_the_text_of_the_command(bench: ShellBenc
 
 # -- the server dies -------------------------------------------------------------------------
 
+#: So long a grace that only KILL at once, for the server's death, lets these tests pass.
 OWNER = """
 import sys
 from pathlib import Path
@@ -308,7 +309,7 @@ def emit(stream, text):
         sys.stdout.flush()
 
 run = ToolRun(Scope.root().open(Level.CALL, "shell"), None, "shell", emit)
-Shell(Path("."), {"PATH": sys.argv[1], "TEST_MARK": sys.argv[2]}).run({"command": sys.argv[3]}, run)
+Shell(Path("."), {"PATH": sys.argv[1], "TEST_MARK": sys.argv[2]}, grace_s=3600).run({"command": sys.argv[3]}, run)
 """
 
 

@@ -258,7 +258,7 @@ class NotReady(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. Some have further members: errors, field, receipt, run_id, turn_id, stopped."""
+    """RFC 9457. Some have further members: errors, field, receipt, run_id, session_id, stopped, turn_id."""
 
     type: str
     title: str

@@ -35,7 +35,6 @@ def configure_logs(level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # It tells each plugin that it loads.
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def _rendering() -> list[Processor]:

@@ -25,16 +25,6 @@ class Caller:
     scopes: frozenset[str] = DEFAULT_SCOPES
     kind: Literal["user", "remote"] = "user"
 
-    def is_owner_of(self, tenant: str, owner: str) -> bool:
-        """Whether a thing of that owner in that tenant is this caller's. A missing name matches nobody."""
-        if self.kind != "user" or not tenant or not owner:
-            return False
-        return self.tenant == tenant and self.sub == owner
-
-    def may_use_session(self, session_id: str) -> bool:
-        """Whether the token's session claim, if it has one, allows that session. Not a check of the owner."""
-        return self.session_id is None or self.session_id == session_id
-
     def has_any_of(self, scopes: frozenset[str]) -> bool:
         """Whether one of these scopes was granted; none needed is always granted."""
         return not scopes or not self.scopes.isdisjoint(scopes)

@@ -161,7 +161,7 @@ class Agent:
         }  # fmt: skip
         try:
             port.emit(EventType.RETRY, data, asked.goal_id, wait.id)
-            with port.resting(scope):
+            with port.workers.resting(scope):
                 scope.sleep(seconds)
             wait.settle(Outcome.ALREADY_DONE, "it was over")
         except Cancelled:

@@ -13,13 +13,16 @@ from core.events import EventType
 
 
 class Threads(Protocol):
-    """The pool that runs tools; see :class:`core.engine.call_pool.CallPool`."""
+    """The pool that runs goals and tools; see :class:`core.engine.call_pool.CallPool`."""
 
     def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
         """Run each once, as places become free."""
 
     def current(self) -> object | None:
         """The handle of the calling pool thread."""
+
+    def resting(self, scope: Scope) -> AbstractContextManager[None]:
+        """Inside, the calling thread holds no place: it only waits."""
 
 
 class TurnPort(Protocol):
@@ -29,15 +32,12 @@ class TurnPort(Protocol):
 
     @property
     def workers(self) -> Threads:
-        """Threads for tools."""
+        """The threads of the turn."""
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
     ) -> None:
         """Append an event to the turn."""
-
-    def resting(self, scope: Scope) -> AbstractContextManager[None]:
-        """Inside, the calling thread holds no place among the running calls: it only waits."""
 
     def note_call(self, owner: Any, call_id: str, name: str, arguments: str) -> None:
         """A tool is about to be called. ``Cancelled`` if the goal was stopped: then it is not."""

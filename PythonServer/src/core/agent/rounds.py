@@ -101,19 +101,28 @@ class Rounds:
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """The arguments of a tool call; None if they are not a JSON object."""
+    """The arguments of a tool call; None if they are not a JSON object. Nothing at all is an empty one."""
     try:
-        value = json.loads(text or "{}")
+        value = json.loads(text.strip() or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
+def valid_arguments(text: str) -> str:
+    """Arguments as a history may hold them, since providers demand a JSON object; what is none is put into one."""
+    if not text.strip():
+        return "{}"
+    return text if parse_arguments(text) is not None else json.dumps({"invalid_arguments": text}, ensure_ascii=False)
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")
+
+
 def _wire_call(call: RoundCall) -> dict[str, Any]:
-    arguments = call.arguments or "{}"
-    if parse_arguments(arguments) is None:  # providers demand an object, also in the history
-        arguments = json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    function = {"name": call.name, "arguments": valid_arguments(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _wire_result(call: RoundCall) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
@@ -22,9 +22,13 @@ from core.cancellation import Cancelled, Cause, CauseWord, Level
 from core.gates import pause_at
 from core.ids import new_id
 from core.provider.provider import ToolCall
+from core.tool.output import shorten
 from core.tool.tool import Tool, ToolFailed, ToolResult, ToolRun
 
 log = logging.getLogger(__name__)
+
+#: Of what a schema has against the arguments, the most that goes to the model.
+FAULT_BYTES: Final = 1000
 
 
 class ToolBatch:
@@ -51,7 +55,7 @@ class ToolBatch:
                 self._port.note_call(self._asked.owner, run.id, call.name, call.arguments)
                 jobs.append(partial(self._execute, run, call))
             pause_at("tool_batch.before_tools")
-            with self._port.resting(self._asked.scope), self._asked.scope.on_cancel(self._call_off):
+            with self._port.workers.resting(self._asked.scope), self._asked.scope.on_cancel(self._call_off):
                 self._port.workers.submit(jobs)
                 for run in runs:
                     run.ended.wait()  # bounded: aborted by the stop, or left behind with the goal
@@ -105,13 +109,10 @@ class ToolBatch:
     def _result(self, run: ToolRun, call: ToolCall) -> ToolResult | None:
         """None if the tool was stopped and has nothing to show."""
         tool = self._tools.get(call.name)
-        arguments = parse_arguments(call.arguments)
         if tool is None:
             return ToolResult(f"there is no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}", True)
-        if arguments is None or (fault := _find_fault(tool, arguments)):
-            why = "they are not a JSON object" if arguments is None else fault
-            return ToolResult(f"the arguments do not fit the tool: {why}", True)
         try:
+            arguments = _fitting_arguments(tool, call.arguments)
             with run.scope.entered():
                 run.scope.checkpoint()
                 return _checked(tool.run(arguments, run))
@@ -127,7 +128,7 @@ class ToolBatch:
 def _checked(result: object) -> ToolResult:
     """What a tool returned, if it is what a tool must return."""
     if not isinstance(result, ToolResult) or not isinstance(result.content, str):
-        raise TypeError(f"a tool must return a ToolResult with a text, not {result!r:.80}")
+        raise TypeError(f"a tool must return a ToolResult with a text, not {type(result).__name__}")
     return result
 
 
@@ -151,9 +152,14 @@ def cancelled_text(cause: str) -> str:
     return "cancelled by operator" if cause in by_hand else f"cancelled: {cause}"
 
 
-def _find_fault(tool: Tool, arguments: dict[str, Any]) -> str | None:
+def _fitting_arguments(tool: Tool, text: str) -> dict[str, Any]:
+    """The arguments as the tool takes them, or ``ToolFailed`` that says what is wrong with them."""
+    arguments = parse_arguments(text)
+    if arguments is None:
+        raise ToolFailed("the arguments do not fit the tool: they are not a JSON object")
     error = best_match(Draft202012Validator(tool.parameters).iter_errors(arguments))
-    if error is None:
-        return None
-    where = "/".join(str(part) for part in error.absolute_path)
-    return f"{where}: {error.message}" if where else str(error.message)
+    if error is not None:
+        where = "/".join(str(part) for part in error.absolute_path)
+        fault = shorten(f"{where}: {error.message}" if where else error.message, FAULT_BYTES)  # it shows the value
+        raise ToolFailed(f"the arguments do not fit the tool: {fault}")
+    return arguments

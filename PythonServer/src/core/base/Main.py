@@ -23,7 +23,7 @@ from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
 from core.session import going_back, queries
 from core.session.access import Caller, find_run, find_session
-from core.session.arrival import take_in
+from core.session.arrival import Arrival
 from core.session.event_source import EventSource
 from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
@@ -221,8 +221,8 @@ class Main:
     def import_session(self, caller: Caller, session_id: str | None, lines: list[dict[str, Any]]) -> dict[str, Any]:
         """Make a session of exported lines, under its own id or another; durable when it returns."""
         read = read_lines(lines)
-        wanted = session_id or caller.session_id or read[0].session_id
-        return self.engine.accept(lambda tx: (take_in(tx, caller, wanted, read), None))
+        arrival = Arrival(session_id or caller.session_id or read[0].session_id, read)
+        return self.engine.accept(lambda tx: (arrival.take_in(tx, caller), None))
 
     def read_events(self, caller: Caller, run_id: str) -> EventSource:
         """The run's events, to be read from any point on; checks the owner now."""

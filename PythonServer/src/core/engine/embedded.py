@@ -121,7 +121,7 @@ class Engine:
             self.launch(start)
         return answer
 
-    def launch(self, start: TurnStart) -> None:
+    def launch(self, start: TurnStart) -> Turn:
         """Run an accepted turn as soon as a start is free."""
         run_scope = self.scope.open(Level.RUN, start.run_id)
         turn = Turn(start, run_scope, self._writer, self.pool, self._cancel_timeout_s)
@@ -129,6 +129,7 @@ class Engine:
             self._live[start.run_id] = turn
             self._starts.append(turn)
         self._start_next()
+        return turn
 
     def _start_next(self) -> None:
         with self._lock:

@@ -10,14 +10,15 @@ from sqlalchemy import Connection, RowMapping, select
 from core.agent.rounds import Rounds
 from core.cancellation import Cause, CauseWord
 from core.events import Event, EventType
-from core.session.queries import log_of_turn, read_plan
+from core.plan.goal_status import FINAL
+from core.session.queries import log_of_turn, read_plan, walk_goals
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.run_state import OPEN, RunState
+from core.session.run_state import RunState
 from core.session.said import Said, close_calls, turn_messages
 from core.session.turns import end_turn, read_turn, start_of
 from core.session.usage import UsageSum
 from core.store.commit import Transaction
-from core.store.tables import events, runs
+from core.store.tables import IS_OPEN, events, runs
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def settle_lost_turns(writer: Writer) -> list[TurnStart]:
 
 
 def _open_runs(tx: Transaction) -> list[str]:
-    return list(tx.connection.execute(select(runs.c.id).where(runs.c.state.in_(OPEN))).scalars())
+    return list(tx.connection.execute(select(runs.c.id).where(IS_OPEN)).scalars())
 
 
 def _settle(tx: Transaction, run_id: str) -> TurnStart | None:
@@ -68,15 +69,12 @@ def _cancel_goals(
 ) -> list[dict[str, Any]]:
     """Every goal that is not final becomes CANCELLED; returns their receipt items."""
     items = []
-    waiting = list(reversed(goals))
-    while waiting:
-        goal = waiting.pop()
-        waiting.extend(reversed(goal["goals"]))
-        if goal["status"] in ("COMPLETED", "FAILED", "CANCELLED"):
+    for goal in walk_goals(goals):
+        if goal["status"] in FINAL:
             continue
         outcome = "not_started" if goal["status"] == "NOT_STARTED" else "cancelled"
         data = {"status": "CANCELLED", "cause": order.cause.word}
-        goal |= data
+        goal.update(data)
         tx.emit(Event(turn["run_id"], EventType.GOAL_STATUS, data, turn["id"], goal["id"]))
         items.append(_lost_item("goal", goal["id"], goal["id"], outcome))
     return items
@@ -108,18 +106,7 @@ def _read_log(
             usage.add(data)
         else:
             rounds.setdefault(row["goal_id"], Rounds()).take(row["type"], row["call_id"], data)
-    return [_said_of(goal, rounds) for goal in _leaves(goals)], usage
-
-
-def _leaves(goals: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    leaves = []
-    waiting = list(reversed(goals))
-    while waiting:
-        goal = waiting.pop()
-        waiting.extend(reversed(goal["goals"]))
-        if not goal["goals"]:
-            leaves.append(goal)
-    return leaves
+    return [_said_of(goal, rounds) for goal in walk_goals(goals) if not goal["goals"]], usage
 
 
 def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:

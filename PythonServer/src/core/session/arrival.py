@@ -1,90 +1,119 @@
 """Taking in a session that was exported elsewhere: one interactive run, parked, whose turns have all ended."""
 
-import time
 from collections.abc import Iterator
 from datetime import datetime
+from time import time
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from core.cancellation import CauseWord
-from core.errors import InvalidRequest, SessionExists
+from core.errors import SessionExists
 from core.events import Event, EventType
 from core.ids import new_id
 from core.plan.goal_status import FINAL, GoalStatus
 from core.session.access import Caller, find_session
-from core.session.inbox import add_message
 from core.session.portable import MessageLine, PastGoal, SessionLine, TurnLine
 from core.session.run_state import RunState
 from core.session.said import turn_messages
-from core.session.turns import TURN_END, read_run
+from core.session.turns import TURN_END
 from core.store.commit import Transaction
 from core.store.tables import messages, runs, sessions, turns
 
 
-def take_in(
-    tx: Transaction, caller: Caller, session_id: str,
-    lines: tuple[SessionLine, list[TurnLine], list[MessageLine]],
-) -> dict[str, Any]:  # fmt: skip
-    """Make the session, its run, and the log of both, with ids of our own; nothing of it runs."""
-    session, past, waiting = lines
-    if find_session(tx.connection, caller, session_id) is not None:
-        raise SessionExists(session_id=session_id)
-    now = time.time()
-    tx.connection.execute(
-        insert(sessions).values(
-            id=session_id, tenant=caller.tenant, owner=caller.sub, title=session.title, created_at=now
-        )
-    )
-    run_id = new_id("r")
-    options: dict[str, Any] = {
-        "agent": "default", "planning": "auto", "deadline_ms": None, "on_server_lost": "park", "metadata": {}
-    }  # fmt: skip
-    tx.connection.execute(
-        insert(runs).values(
-            id=run_id, session_id=session_id, tenant=caller.tenant, owner=caller.sub, interactive=True,
-            state=RunState.AWAITING_INPUT, options=options, created_at=now,
-        )
-    )  # fmt: skip
-    about = {"session_id": session_id, "interactive": True, "metadata": {}, "imported": True}
-    tx.emit(Event(run_id, EventType.RUN_STARTED, about))
-    turn_id = None
-    for number, line in enumerate(past, start=1):
-        turn_id = _take_turn(tx, run_id, session_id, number, line)
-    tx.connection.execute(update(runs).where(runs.c.id == run_id).values(turn_id=turn_id))
-    for message in waiting:
-        _take_message(tx, run_id, message)
-    tx.emit(Event(run_id, EventType.AWAITING_INPUT))
-    return {"session_id": session_id, "run_id": run_id, "turns": len(past), "messages": len(waiting)}
+class Arrival:
+    """The rows and events of a session to be, with ids of our own.
 
+    All of it is made before the writer is asked: a session may be long, and stops wait for the writer too.
+    """
 
-def _take_turn(tx: Transaction, run_id: str, session_id: str, number: int, line: TurnLine) -> str:
-    turn_id = new_id("t")
-    state = "cancelled" if line.state == "open" else line.state
-    began = _seconds(line.started_at)
-    ended = _seconds(line.ended_at) if line.ended_at else began
-    tx.connection.execute(
-        insert(turns).values(
-            id=turn_id, run_id=run_id, session_id=session_id, number=number, state=state, input=line.input,
-            left_out=line.left_out, usage=line.usage.model_dump() if line.usage else None, created_at=began,
-            ended_at=ended,
+    def __init__(self, session_id: str, lines: tuple[SessionLine, list[TurnLine], list[MessageLine]]) -> None:
+        self._session, past, waiting = lines
+        self._session_id = session_id
+        self._run_id = new_id("r")
+        self._turns: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
+        self._events: list[Event] = []
+        self._log(
+            EventType.RUN_STARTED, {"session_id": session_id, "interactive": True, "metadata": {}, "imported": True}
         )
-    )  # fmt: skip
-    started = Event(run_id, EventType.TURN_STARTED, {"input": line.input, "number": number}, turn_id, at=began)
-    if line.history is not None:
-        started.data |= line.history.model_dump(exclude_none=True)
-        tx.marks.append((turn_id, "history_seq", started))
-    tx.emit(started)
-    if line.goals:
+        for turn in past:
+            self._turns.append(self._turn_row(turn))
+        for message in waiting:
+            self._messages.append(self._message_row(message))
+        self._log(EventType.AWAITING_INPUT)
+
+    def take_in(self, tx: Transaction, caller: Caller) -> dict[str, Any]:
+        """Make the session, its run, and the log of both; nothing of it runs. Returns the answer."""
+        session_id, run_id = self._session_id, self._run_id
+        if find_session(tx.connection, caller, session_id) is not None:
+            raise SessionExists(session_id=session_id)
+        mine = {"tenant": caller.tenant, "owner": caller.sub}
+        created_at = _seconds(self._session.created_at)
+        tx.connection.execute(
+            insert(sessions).values(id=session_id, title=self._session.title, created_at=created_at, **mine)
+        )
+        options: dict[str, Any] = {
+            "agent": "default", "planning": "auto", "deadline_ms": None, "on_server_lost": "park", "metadata": {}
+        }  # fmt: skip
+        turn_id = self._turns[-1]["id"] if self._turns else None
+        tx.connection.execute(
+            insert(runs).values(
+                id=run_id, session_id=session_id, interactive=True, state=RunState.AWAITING_INPUT, turn_id=turn_id,
+                options=options, created_at=time(), **mine,
+            )
+        )  # fmt: skip
+        for table, rows in ((turns, self._turns), (messages, self._messages)):
+            if rows:
+                tx.connection.execute(insert(table), rows)
+        for event in self._events:
+            tx.emit(event)
+        return {
+            "session_id": session_id, "run_id": run_id, "turns": len(self._turns), "messages": len(self._messages)
+        }  # fmt: skip
+
+    def _log(self, event_type: EventType, data: dict[str, Any] | None = None, **ids_and_time: Any) -> int:
+        """Append an event; returns its seq. The run is new, so the log begins here."""
+        self._events.append(Event(self._run_id, event_type, data or {}, **ids_and_time))
+        return len(self._events)
+
+    def _turn_row(self, line: TurnLine) -> dict[str, Any]:
+        turn_id, number = new_id("t"), len(self._turns) + 1
+        state = "cancelled" if line.state == "open" else line.state
+        began = _seconds(line.started_at)
+        ended = _seconds(line.ended_at) if line.ended_at else began
+        history = line.history.model_dump(exclude_none=True) if line.history is not None else {}
+        started_seq = self._log(
+            EventType.TURN_STARTED, {"input": line.input, "number": number, **history}, turn_id=turn_id, at=began
+        )
+        plan_seq = self._log_plan(line, turn_id, ended) if line.goals else None
+        end_seq = self._log(TURN_END[state], _end_data(line, state), turn_id=turn_id, at=ended)
+        if line.left_out == "rolled_back":
+            self._log(EventType.TURN_ROLLED_BACK, {"rolled_back": turn_id}, at=ended)
+        return {
+            "id": turn_id, "run_id": self._run_id, "session_id": self._session_id, "number": number, "state": state,
+            "input": line.input, "left_out": line.left_out, "usage": line.usage.model_dump() if line.usage else None,
+            "history_seq": started_seq if history else None, "plan_seq": plan_seq, "end_seq": end_seq,
+            "created_at": began, "ended_at": ended,
+        }  # fmt: skip
+
+    def _log_plan(self, line: TurnLine, turn_id: str, ended: float) -> int:
         goals = [_plain(goal) for goal in line.goals]
-        plan = Event(run_id, EventType.PLAN_UPDATED, {"goals": goals, "note": line.note}, turn_id, at=ended)
-        tx.emit(plan, mark="plan_seq")
+        seq = self._log(EventType.PLAN_UPDATED, {"goals": goals, "note": line.note}, turn_id=turn_id, at=ended)
         for goal in _walk(line.goals):
-            tx.emit(_final_status(run_id, turn_id, goal, ended))
-    tx.emit(Event(run_id, TURN_END[state], _end_data(line, state), turn_id, at=ended), mark="end_seq")
-    if line.left_out == "rolled_back":
-        tx.emit(Event(run_id, EventType.TURN_ROLLED_BACK, {"rolled_back": turn_id}, at=ended))
-    return turn_id
+            at = _seconds(goal.ended_at) if goal.ended_at else ended
+            self._log(EventType.GOAL_STATUS, _final_status(goal), turn_id=turn_id, goal_id=goal.id, at=at)
+        return seq
+
+    def _message_row(self, line: MessageLine) -> dict[str, Any]:
+        message_id = new_id("m")
+        self._log(EventType.MESSAGE_QUEUED, {"message_id": message_id, "text": line.text})
+        # Held, whatever it was: nothing starts by itself here; the user's next message sets it going.
+        return {
+            "id": message_id, "run_id": self._run_id, "session_id": self._session_id,
+            "number": len(self._messages) + 1, "text": line.text, "state": "held",
+            "created_at": _seconds(line.created_at),
+        }  # fmt: skip
 
 
 def _end_data(line: TurnLine, state: str) -> dict[str, Any]:
@@ -111,25 +140,10 @@ def _walk(goals: list[PastGoal]) -> Iterator[PastGoal]:
         yield from _walk(goal.goals)
 
 
-def _final_status(run_id: str, turn_id: str, goal: PastGoal, ended: float) -> Event:
-    status = goal.status if goal.status in FINAL else GoalStatus.CANCELLED
-    data: dict[str, Any] = {"status": status}
-    for name in ("cause", "error", "result"):
-        if getattr(goal, name) is not None:
-            data[name] = getattr(goal, name)
-    at = _seconds(goal.ended_at) if goal.ended_at else ended
-    return Event(run_id, EventType.GOAL_STATUS, data, turn_id, goal.id, at=at)
-
-
-def _take_message(tx: Transaction, run_id: str, line: MessageLine) -> None:
-    row = add_message(tx, read_run(tx, run_id), line.text, None)
-    # Held, whatever it was: nothing starts by itself here; the user's next message sets it going.
-    tx.connection.execute(update(messages).where(messages.c.id == row["id"]).values(state="held"))
-    tx.emit(Event(run_id, EventType.MESSAGE_QUEUED, {"message_id": row["id"], "text": line.text}))
+def _final_status(goal: PastGoal) -> dict[str, Any]:
+    data: dict[str, Any] = {"status": goal.status if goal.status in FINAL else GoalStatus.CANCELLED}
+    return data | goal.model_dump(include={"cause", "error", "result"}, exclude_none=True)
 
 
 def _seconds(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise InvalidRequest(f"{text[:40]!r} is no time in ISO 8601") from None
+    return datetime.fromisoformat(text).timestamp()

@@ -5,17 +5,19 @@ it: what a turn said stands in its ``messages``, what it did in ``goals``, ``rec
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from sqlalchemy import Connection, RowMapping, select
 
 from core.call import CallKind, Outcome
 from core.cancellation import CauseWord
 from core.clock import iso
-from core.errors import InvalidRequest
+from core.errors import InvalidPlan, InvalidRequest
 from core.plan.goal_status import GoalStatus
-from core.plan.plan_spec import ToolSpec
+from core.plan.plan_spec import GoalId, GoalSpec, PlanSpec, ToolSpec, check_plan
+from core.session.inbox import MAX_WAITING
 from core.session.queries import inbox, live_run_of_session, read_event_data, read_plan
 from core.store.tables import turns
 
@@ -24,6 +26,20 @@ FORMAT: Final = 1
 
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def _utc(text: str) -> str:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or not MINYEAR < at.year < MAXYEAR:  # an offset of hours leads out of neither end
+        raise ValueError(f"{text[:40]!r} is no time in ISO 8601")
+    return iso(at.replace(tzinfo=at.tzinfo or UTC).timestamp())
+
+
+#: A time in ISO 8601, made UTC; without an offset it is taken as UTC.
+Time = Annotated[str, AfterValidator(_utc)]
 
 
 class CalledFunction(_Line):
@@ -53,19 +69,19 @@ class PastMessage(_Line):
 class PastGoal(_Line):
     """A goal as ``GET …/plan`` shows it."""
 
-    id: str = Field(min_length=1, max_length=128)
+    id: GoalId
     title: str
     prompt: str | None
     tool: ToolSpec | None = None
     agent: str | None = None
-    depends_on: list[str]
+    depends_on: list[GoalId]
     goals: list["PastGoal"]
     status: GoalStatus
     cause: CauseWord | None
     error: str | None
     result: str | None
-    started_at: str | None
-    ended_at: str | None
+    started_at: Time | None
+    ended_at: Time | None
 
 
 class PastItem(_Line):
@@ -103,7 +119,7 @@ class SessionLine(_Line):
     format: Literal[1]
     session_id: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:\-]+$")
     title: str | None = Field(max_length=200)
-    created_at: str
+    created_at: Time
 
 
 class TurnLine(_Line):
@@ -124,8 +140,8 @@ class TurnLine(_Line):
     note: str | None
     history: HandedIn | None
     left_out: Literal["rolled_back", "resumed"] | None
-    started_at: str
-    ended_at: str | None
+    started_at: Time
+    ended_at: Time | None
 
 
 class MessageLine(_Line):
@@ -134,7 +150,7 @@ class MessageLine(_Line):
     type: Literal["message"]
     text: str = Field(min_length=1)
     held: bool
-    created_at: str
+    created_at: Time
 
 
 _AnyLine = Annotated[SessionLine | TurnLine | MessageLine, Field(discriminator="type")]
@@ -145,21 +161,31 @@ def read_lines(lines: list[dict[str, Any]]) -> tuple[SessionLine, list[TurnLine]
     """Check the lines. ``InvalidRequest`` names the line, counted from 1, and what is wrong with it."""
     found = [_read_line(number, line) for number, line in enumerate(lines, start=1)]
     if not found or not isinstance(found[0], SessionLine) or any(isinstance(line, SessionLine) for line in found[1:]):
-        detail = "the first line must be the session, and no other"
-        raise InvalidRequest(detail, errors=[{"field": "lines.1", "message": detail}])
-    turns_ = [line for line in found if isinstance(line, TurnLine)]
-    return found[0], turns_, [line for line in found if isinstance(line, MessageLine)]
+        raise _refusal("lines.1", "the first line must be the session, and no other")
+    past = [line for line in found if isinstance(line, TurnLine)]
+    waiting = [line for line in found if isinstance(line, MessageLine)]
+    if len(waiting) > MAX_WAITING:
+        raise _refusal("lines", f"{len(waiting)} messages wait; at most {MAX_WAITING} may")
+    return found[0], past, waiting
 
 
 def _read_line(number: int, line: dict[str, Any]) -> SessionLine | TurnLine | MessageLine:
     try:
-        return _READER.validate_python(line)
+        read = _READER.validate_python(line)
+        if isinstance(read, TurnLine) and read.goals:
+            goals = cast(list[GoalSpec], read.goals)  # it has all that the check looks at
+            check_plan(PlanSpec.model_construct(goals=goals))  # a resume runs it
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in ("lines", number, *first["loc"]))
-        raise InvalidRequest(
-            f"line {number}: {first['msg']}", errors=[{"field": where[:200], "message": first["msg"][:300]}]
-        ) from None
+        raise _refusal(where, f"line {number}: {first['msg']}") from None
+    except InvalidPlan as error:
+        raise _refusal(f"lines.{number}.goals", f"line {number}: {error.detail}") from None
+    return read
+
+
+def _refusal(field: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, errors=[{"field": field[:200], "message": message[:300]}])
 
 
 # -- writing -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Reading what is committed, in the form in which the API shows it."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
@@ -10,10 +11,9 @@ from core.errors import NotFound
 from core.events import EventType
 from core.plan.goal_status import FINAL
 from core.session.access import Caller, owned_by
-from core.session.run_state import OPEN
 from core.session.usage import add_up
 from core.store.feed import StoredEvent
-from core.store.tables import IS_LIVE, events, messages, runs, sessions, turns
+from core.store.tables import IS_LIVE, IS_OPEN, events, messages, runs, sessions, turns
 
 
 def run_view(run: RowMapping, title: str | None) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def newest_open_run(connection: Connection, caller: Caller) -> RowMapping | None
     query = (
         select(runs)
         .join(turns, turns.c.id == runs.c.turn_id)
-        .where(owned_by(caller), runs.c.state.in_(OPEN))
+        .where(owned_by(caller), IS_OPEN)
         .order_by(turns.c.created_at.desc(), turns.c.id.desc())
         .limit(1)
     )
@@ -145,18 +145,24 @@ def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
         return {"goals": [], "note": None}
     data = read_event_data(connection, turn["run_id"], turn["plan_seq"])
     goals: dict[str, dict[str, Any]] = {}
-    waiting = list(data["goals"])
-    while waiting:
-        goal = waiting.pop()
+    for goal in walk_goals(data["goals"]):
         goal.setdefault("result", None)
         goals[goal["id"]] = goal
-        waiting.extend(goal["goals"])
     query = select(events.c.goal_id, events.c.at, events.c.data).where(
         log_of_turn(connection, turn), events.c.type == EventType.GOAL_STATUS
     )
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
         _apply_status(goals[row["goal_id"]], json.loads(row["data"]), row["at"])
     return data
+
+
+def walk_goals(goals: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every goal, parents before children, in plan order."""
+    waiting = list(reversed(goals))
+    while waiting:
+        goal = waiting.pop()
+        yield goal
+        waiting.extend(reversed(goal["goals"]))
 
 
 def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> None:

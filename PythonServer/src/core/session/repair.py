@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
+from core.agent.rounds import valid_arguments
 from core.provider.surrogates import whole_text
 
 Message = dict[str, Any]
@@ -71,18 +72,8 @@ def _arguments_of(arguments: Any) -> str:
     """JSON text of an object; none at all, as models send it for a tool without parameters, is ``{}``."""
     if arguments is None:
         return "{}"
-    raw = whole_text(arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
-    if not raw.strip():
-        return "{}"
-    try:
-        is_object = isinstance(json.loads(raw, parse_constant=_refuse_constant), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    return raw if is_object else json.dumps({"invalid_arguments": raw}, ensure_ascii=False)
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return valid_arguments(whole_text(text))
 
 
 def _id_of(value: Any) -> str:

@@ -6,10 +6,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from core.agent.ports import Threads
 from core.base.InputOutput import set_stopped
 from core.call import CallBook, Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
@@ -30,11 +30,8 @@ from core.switching import keep_interpreter
 from core.tool.tool import ToolRun
 
 
-class Pool(Workers, Protocol):
+class Pool(Workers, Threads, Protocol):
     """The threads that run goals and tools; see :class:`core.engine.call_pool.CallPool`."""
-
-    def resting(self, scope: Scope) -> AbstractContextManager[None]:
-        """Inside, the calling thread holds no place."""
 
 
 #: More open calls than this are a crowd: waking them is what costs, and comes after the stop's record.
@@ -89,10 +86,6 @@ class Turn:
         if event_type is EventType.USAGE and not self._usage.add(data):
             return  # the sum was drawn: the turn ends without this call
         self._writer.emit(Event(self.start.run_id, event_type, data, self.start.turn_id, goal_id, call_id))
-
-    def resting(self, scope: Scope) -> AbstractContextManager[None]:
-        """Inside, the calling thread holds no place among the running calls: it only waits."""
-        return self.workers.resting(scope)
 
     def say(self, goal: Goal, text: str) -> None:
         """Text of a goal. Raises ``Cancelled`` once it is stopped or final: the fence for work that did not listen."""

@@ -19,7 +19,7 @@ from core.session.run_state import OPEN, TERMINAL, RunState, may_move
 from core.store.commit import Transaction
 from core.store.tables import runs, sessions, turns
 
-#: A turn that took so many servers down with it is not resumed any more.
+#: A turn that took more servers than this down with it, one after the other, is not resumed any more.
 MAX_LOSSES: Final = 3
 
 TURN_END: Final = {

@@ -29,7 +29,7 @@ def open_database(url: str | None, data_dir: Path) -> Engine:
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     url = url or f"sqlite:///{data_dir / 'pythonserver.db'}"
-    engine = _sqlite(url) if url.startswith("sqlite:") else create_engine(url, pool_size=16)
+    engine = _sqlite(url) if url.startswith("sqlite:") else create_engine(url, pool_size=16, hide_parameters=True)
     try:
         with _migration_lock(engine, data_dir):
             _migrate(engine)
@@ -63,7 +63,7 @@ def _shown(engine: Engine) -> str:
 
 
 def _sqlite(url: str) -> Engine:
-    engine = create_engine(url, pool_size=16, max_overflow=64)
+    engine = create_engine(url, pool_size=16, max_overflow=64, hide_parameters=True)
 
     @event.listens_for(engine, "connect")
     def _configure(connection: Any, _: Any) -> None:

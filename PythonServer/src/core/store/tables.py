@@ -20,8 +20,11 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-#: Of a run that is not over. Its values are written out: the index that holds just these serves no other condition.
-IS_LIVE: Final = text("state NOT IN ('completed', 'cancelled', 'failed')")
+# Written out, here and in the queries: an index over some of the rows serves its own condition, and no parameter.
+_LIVE: Final = "state NOT IN ('completed', 'cancelled', 'failed')"
+_OPEN: Final = "state IN ('queued', 'running', 'awaiting_answer', 'stopping')"
+#: Of a run that is not over; of one whose turn is open.
+IS_LIVE, IS_OPEN = text(f"runs.{_LIVE}"), text(f"runs.{_OPEN}")
 
 sessions: Final = Table(
     "sessions",
@@ -55,10 +58,13 @@ runs: Final = Table(
         "ux_runs_live_session",
         "session_id",
         unique=True,
-        sqlite_where=IS_LIVE,
-        postgresql_where=IS_LIVE,
+        sqlite_where=text(_LIVE),
+        postgresql_where=text(_LIVE),
     ),
+    # For the stop that names no run, however many are parked or over.
+    Index("ix_runs_open_owner", "tenant", "owner", sqlite_where=text(_OPEN), postgresql_where=text(_OPEN)),
 )
+
 
 turns: Final = Table(
     "turns",

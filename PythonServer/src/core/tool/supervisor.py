@@ -4,8 +4,9 @@ It is the *subreaper* of all that the command starts: whatever loses its parent 
 what left the group, the session, or both. So "nothing is left" is a fact that the kernel states (``waitpid`` finds no
 child), not a guess from a list of processes.
 
-The control socket says when to end. It is shut by the server for a stop, and closed by the kernel when the server
-dies, however it dies; both mean: TERM to all, and after the grace KILL to what is left. What goes back is lines:
+The control socket says when to end. It is shut by the server for a stop: TERM to all, and after the grace KILL to what
+is left. It is closed by the kernel when the server dies, however it dies: then KILL comes at once, so that the next
+server finds nothing of it. What goes back is lines:
 ``over <wait status>`` if the command has ended by itself, and ``gone <wait status> <how>`` when nothing is left.
 
 It starts with ``python -I -S`` and imports built-in modules only. ``posix`` is ``os`` and ``_signal`` is ``signal``
@@ -82,7 +83,7 @@ class Supervisor:
 
     def _stop(self) -> str:
         """TERM to all at once; KILL to what is left when the grace is over."""
-        deadline = time.monotonic() + self.grace_s
+        deadline = time.monotonic() + (0 if self._is_server_gone() else self.grace_s)
         signal_group(self.command, _signal.SIGTERM)
         if self._wait_none_left(min(deadline, time.monotonic() + _LOOK_FURTHER_AFTER_S), self.command):
             return TERM
@@ -106,13 +107,17 @@ class Supervisor:
             self._wait(None, self.woken)
 
     def _wait_none_left(self, deadline: float, group: int = 0) -> bool:
-        """False at the deadline, or as soon as others than the ``group`` are all that is left."""
+        """False at the deadline, when the server dies, or as soon as others than the ``group`` are all that is left."""
         while not self._reap():
             left = deadline - time.monotonic()
-            if left <= 0 or (group and not has_members(group)):
+            if left <= 0 or (group and not has_members(group)) or self._is_server_gone():
                 return False
-            self._wait(left, self.woken)
+            self._wait(left, self.woken, hang_up=self.control)
         return True
+
+    def _is_server_gone(self) -> bool:
+        """Whether the other end of the control socket is closed, and not just shut for a stop."""
+        return self.control in self._wait(0, hang_up=self.control)
 
     def _reap(self) -> bool:
         """Take in the dead; True if there is no child, and so no descendant, any more."""
@@ -126,11 +131,13 @@ class Supervisor:
             if pid == self.command:
                 self.status, self.is_command_over = status, True
 
-    def _wait(self, seconds: float | None, *descriptors: int) -> list[int]:
-        """Those that are readable, once there is one. Takes the wake-up back, so look at the children afterwards."""
+    def _wait(self, seconds: float | None, *descriptors: int, hang_up: int = -1) -> list[int]:
+        """Those that are readable, or hung up, once there is one. Takes the wake-up back: look at the children next."""
         poller = select.poll()
         for descriptor in descriptors:
             poller.register(descriptor, select.POLLIN)
+        if hang_up >= 0:
+            poller.register(hang_up, 0)
         ready = [descriptor for descriptor, _ in poller.poll(None if seconds is None else seconds * 1000)]
         if self.woken in ready:
             posix.read(self.woken, 65536)

@@ -137,7 +137,7 @@ class ChatBot2:
         said = turn.said  # of the plan; beside it, the turn has another one
         goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal, said))
         if goal.error is not None:
-            log.warning("the session got no title: %s", goal.error)
+            log.warning("%s: the session got no title", turn.start.turn_id)
 
     def _title_call(self, turn: Turn, goal: Goal, said: str) -> None:
         agent = _agent_of(goal)
