@@ -140,7 +140,7 @@ class Chat(RuleBasedStateMachine):
         if not isinstance(answer, dict):
             assert isinstance(answer, RunIsOver | NotInteractive | RunIsBusy | TurnNotStopped)
         elif how != "roll_back":
-            assert (chat.turn["id"], chat.turn["input"]) == (answer["turn_id"], turn["input"])
+            assert chat.input_of(answer["turn_id"]) == turn["input"]
 
     # -- models and tools ------------------------------------------------------------------------------
 

@@ -92,6 +92,11 @@ class ChatSession:
         assert self.log is not None
         return self.log.turns[-1]
 
+    def input_of(self, turn_id: str) -> str:
+        """What was asked in that turn, which need not be the newest any more."""
+        assert self.log is not None
+        return str(next(turn["input"] for turn in self.log.turns if turn["id"] == turn_id))
+
     @property
     def is_calm(self) -> bool:
         """Nothing lies in wait, so what is answered is known beforehand."""
@@ -137,7 +142,7 @@ class ChatSession:
         assert {gate.owner[0] for gate in self.gates} <= set(open_turns)
         if not open_turns:
             self.server.check_at_rest()
-        assert self._errors.found == []
+        assert not self._errors.found, "\n".join(self._errors.found)
         self.log = log
 
     # -- what is done ------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Final
 
 log = logging.getLogger(__name__)
+
+MANY: Final = 1000
 
 
 def iso(at: float) -> str:
@@ -37,6 +40,8 @@ class AlarmClock:
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Alarm]] = []
+        #: So many alarms are a reason to forget those that were called off.
+        self._many = MANY
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -47,6 +52,10 @@ class AlarmClock:
         with self._changed:
             entry = (time.monotonic() + seconds, next(self._order), alarm)
             heapq.heappush(self._due, entry)
+            if len(self._due) > self._many:  # a deadline in a week, called off today, is not kept until then
+                self._due = [each for each in self._due if each[2].action is not None]
+                heapq.heapify(self._due)
+                self._many = max(MANY, 2 * len(self._due))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="alarm-clock", daemon=True)
                 thread.start()  # may fail for want of threads; the next alarm then tries again

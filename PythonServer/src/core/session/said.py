@@ -50,6 +50,11 @@ def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[
     if not messages:  # blanks alone are no answer, and providers refuse them
         content = f"[{state} before any text]" if cause is None else placeholder(cause)
         messages = [{"role": "assistant", "content": content}]
+    return marked(messages, state, cause)
+
+
+def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> list[dict[str, Any]]:
+    """The same, its last assistant message marked with how the turn ended, if that was not by itself."""
     last = next(message for message in reversed(messages) if message["role"] == "assistant")
     if state == "cancelled":
         last |= {"stopped": True, "cause": cause}
