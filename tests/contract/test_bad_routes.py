@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.api_client import PATIENCE_S, Api
+from tests.support.api_client import PATIENCE_S, Api, parse_events
+from tests.support.model_server import script
 from tests.support.plans import say_done
 from tests.support.problems import assert_problem
 from tests.support.servers import ServerProcess
@@ -82,3 +83,29 @@ def test_what_is_no_http_gets_no_html_either(server: ServerProcess, raw: bytes) 
     assert answer.startswith(b"HTTP/1.1 4")
     assert b"<html" not in answer
     assert b"Traceback" not in answer
+
+
+@pytest.mark.parametrize("path", ["/v1/runs/a%00b", "/v1/runs?cursor=a%00", "/v1/sessions/a%00/export"])
+def test_an_address_with_a_nul_in_it_is_none(api: Api, path: str) -> None:
+    assert_problem(api.request("GET", path), 404, "not_found")
+
+
+def test_a_reader_that_asks_for_what_is_not_there_yet_still_sees_the_end(api: Api, key: str) -> None:
+    run = api.start(script("trickle", tokens=1, key=key), interactive=False)
+    run.wait_parked()
+    last = run.view()["last_seq"]
+    answer = api.request("GET", f"{run.path}/events?after={last + 1000}", stream=True)
+    assert list(parse_events(answer)) == []  # it ends: there is nothing more
+    run = api.start(script("trickle", tokens=1, key=key), session_id=run.session_id)
+    with run.stream(after=10**6) as reader:
+        run.wait_parked()
+        run.terminate()
+        assert reader.collect_type("run_cancelled")
+
+
+def test_json_lines_are_for_imports_only_and_a_broken_line_is_named(api: Api) -> None:
+    lines = {"Content-Type": "application/jsonl"}
+    assert_problem(api.request("POST", "/v1/runs", data=b"{}", headers=lines), 415, "unsupported_media_type")
+    broken = api.request("POST", "/v1/sessions/import", data=b'\xef\xbb\xbf{}\r\n\r\n{"type', headers=lines)
+    assert_problem(broken, 400, "invalid_json")
+    assert broken.json()["detail"].startswith("Line 3")

@@ -8,6 +8,7 @@ from tests.support.api_client import Api, Run
 from tests.support.five_checks import five_checks, wait_no_process
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_streaming
+from tests.support.problems import assert_problem
 from tests.support.servers import ServerProcess
 
 NOTE = "was stopped"
@@ -185,3 +186,14 @@ def test_a_shutdown_before_the_next_turn_leaves_it_to_the_next_server_if_the_run
     causes = [event["cause"] for event in _of_type(run, "turn_cancelled")]
     assert causes == (["user"] if state == "completed" else ["user", "shutdown"])
     five_checks(run, models, key)
+
+
+def test_a_token_that_may_only_stop_cannot_say_how_to_go_on(server: ServerProcess, models: ModelServer, key: str) -> None:
+    run = server.api(key).start(script("silent", key=key), interactive=False)
+    models.wait_open(1, key=key)
+    stopper = server.api(key, scope="runs:stop")
+    answer = stopper.request("POST", f"{run.path}/cancel", json={"continue_with": _go_on(key)})
+    assert_problem(answer, 403, "insufficient_scope")
+    assert run.state == "running"
+    assert stopper.post(f"{run.path}/terminate", {"wait_ms": 30_000})["stopped"] is True
+    five_checks(run, models, key, is_batch=True)

@@ -94,6 +94,27 @@ def test_an_earlier_conversation_goes_before_the_first_message_and_every_provide
     five_checks(run, models, key)
 
 
+def test_names_and_ids_that_servers_refuse_do_not_spoil_the_session(
+    each_provider: ServerProcess, models: ModelServer, key: str
+) -> None:
+    names, ids = ["functions.look", "functions_look", "l" * 70], ["toolu:" + "0" * 50 + str(number) for number in range(3)]
+    functions = [{"name": name, "arguments": "{}"} for name in names]
+    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(ids, functions, strict=True)]
+    results = [{"role": "tool", "tool_call_id": i, "content": f"of {name}"} for i, name in zip(ids, names, strict=True)]
+    earlier = [{"role": "user", "content": "look"}, {"role": "assistant", "tool_calls": calls}, *reversed(results)]
+
+    run = _start(each_provider.api(key), key, earlier)
+
+    said = run.transcript()
+    assert said[-1]["content"] == "All messages are in order."
+    assert [(each["id"], each["function"]["name"]) for each in said[1]["tool_calls"]] == list(zip(ids, names, strict=True))
+    sent = last_call(models, key).messages
+    [asked] = [each for each in sent if each.get("tool_calls")]
+    answers = {each["tool_call_id"]: each["content"] for each in sent if each["role"] == "tool"}
+    assert [answers[call["id"]] for call in asked["tool_calls"]] == [f"of {name}" for name in names]
+    five_checks(run, models, key)
+
+
 def test_openai_messages_keep_their_calls_and_results(api: Api, models: ModelServer, key: str) -> None:
     run = _start(api, key, OPENAI)
     said = run.transcript()

@@ -32,6 +32,7 @@ class Launched:
         private = {name.upper() for name in core.settings.Settings.model_fields}
         inherited = {name: value for name, value in os.environ.items() if name not in private}
         start = ["-m", "api", *arguments] if program is None else ["-c", program]
+        self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, *start],
             cwd=folder,
@@ -195,7 +196,7 @@ def test_the_stand_in_listens_where_the_line_says(server: Launched) -> None:
 
 
 def test_no_secret_is_printed(server: Launched) -> None:
-    secret = next(Path(f"/proc/{server.process.pid}/cwd").glob("data/jwt_secret")).read_text().strip()
+    secret = (server.folder / "data" / "jwt_secret").read_text().strip()
 
     shown = "\n".join(server.lines + server.errors)
 

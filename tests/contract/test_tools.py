@@ -98,6 +98,26 @@ def test_many_rounds_in_a_row_are_one_answer(user: Api, models: ModelServer, key
     _finish(run, models, key)
 
 
+def test_a_model_that_says_nothing_after_its_tools_has_done_its_work(
+    user: Api, models: ModelServer, key: str
+) -> None:
+    run = user.start(script("toolcall", name="shell", arguments='{"command":"true"}', tokens=0, key=key))
+    assert run.wait_parked() == "awaiting_input"
+    assert [message["role"] for message in run.transcript()] == ["user", "assistant", "tool"]
+    assert [message for message in run.transcript() if message.get("failed")] == []
+    answer = run.goals()["answer"]
+    assert (answer["status"], answer["result"], answer["error"]) == ("COMPLETED", "", None)
+    assert [usage["partial"] for usage in of_type(run, "usage")] == [False, False]
+    five_checks(run, models, key)
+
+
+def test_a_model_that_says_nothing_at_all_has_failed(user: Api, models: ModelServer, key: str) -> None:
+    run = user.start(script("nothing", key=key))
+    run.wait_parked()
+    assert "answered nothing" in of_type(run, "turn_failed")[0]["error"]
+    five_checks(run, models, key)
+
+
 # -- what goes wrong with a call ---------------------------------------------------------------
 
 
@@ -105,6 +125,8 @@ def test_many_rounds_in_a_row_are_one_answer(user: Api, models: ModelServer, key
     ("name", "arguments", "words"),
     [
         ("rocket", "{}", ["no tool 'rocket'", "shell"]),
+        ("functions.shell/größe", "{}", ["no tool 'functions.shell/größe'", "shell"]),
+        ("x" * 65, "{}", ["no tool 'xxx"]),
         ("shell", "{}", ["'command' is a required property"]),
         ("shell", '{"command":7}', ["command: 7 is not of type 'string'"]),
         ("shell", '{"command":"true","timeout_ms":0}', ["timeout_ms"]),
@@ -115,7 +137,7 @@ def test_many_rounds_in_a_row_are_one_answer(user: Api, models: ModelServer, key
         ("shell", '{"command":"true","cwd":"no-such-folder"}', ["no folder"]),
         ("shell", '{"command":"true\\u0000"}', []),
     ],
-    ids=["unknown", "missing", "type", "range", "extra", "list", "half", "two", "no-folder", "nul"],
+    ids=["unknown", "odd-name", "long-name", "missing", "type", "range", "extra", "list", "half", "two", "no-folder", "nul"],
 )
 def test_a_call_that_cannot_be_made_is_told_to_the_model_and_the_loop_goes_on(
     user: Api, models: ModelServer, key: str, name: str, arguments: str, words: list[str]

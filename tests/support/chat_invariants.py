@@ -11,9 +11,10 @@ from sqlalchemy import Connection, select, text
 from core.call import CallKind, Outcome
 from core.cancellation import CauseWord
 from core.plan.goal_status import FINAL, MOVES
-from core.provider.anthropic_body import messages_body, tool_names
+from core.provider.anthropic_body import messages_body
 from core.provider.openai_format import request_body
 from core.provider.provider import ModelRequest
+from core.provider.wire_names import tool_names
 from core.session import run_state
 from core.session.transcript import read_transcript, request_messages
 from core.store.tables import events, messages, runs, turns
@@ -361,8 +362,11 @@ def _check_transcript(log: Log) -> None:
 def check_request(request: ModelRequest) -> None:
     """Every kind of provider takes it."""
     assert strict.find_fault(request.messages) is None, strict.find_fault(request.messages)
-    check_openai_body(request_body(request))
-    body = messages_body(request, tool_names(request))
+    names = tool_names(request)
+    body = request_body(request, names)
+    assert strict.find_name_fault(body) is None, strict.find_name_fault(body)
+    check_openai_body(body)
+    body = messages_body(request, names)
     assert anthropic_strict.find_fault(body) is None, anthropic_strict.find_fault(body)
     check_anthropic_body(body)
 

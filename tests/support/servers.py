@@ -28,6 +28,9 @@ REMOTE_TOKEN = "the-remote-session-api-token"
 class ServerProcess:
     """``python -m api`` as a user starts it, on a free port."""
 
+    #: What Python is started with.
+    arguments = ("-m", "api")
+
     def __init__(self, data_dir: Path, llm_url: str, **environment: str) -> None:
         self.data_dir = data_dir
         self.environment = {
@@ -46,7 +49,7 @@ class ServerProcess:
     def start(self) -> ServerProcess:
         """Start, and wait until it serves."""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "api"], env=self.environment, cwd=self.data_dir, stdout=subprocess.PIPE, text=True
+            [sys.executable, *self.arguments], env=self.environment, cwd=self.data_dir, stdout=subprocess.PIPE, text=True
         )
         self.url = self._wait_ready(self.process)
         return self

@@ -1,5 +1,6 @@
 """What the kernel knows of a server's connections: for what no event tells of. Linux only."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,12 +12,19 @@ _STATES = {"01": "ESTABLISHED", "02": "SYN_SENT", "08": "CLOSE_WAIT"}
 
 
 def count_connections(server: ServerProcess, url: str) -> Counter[str]:
-    """State -> number of the connections of a server's processes to the place of ``url``."""
+    """State -> number of the connections of a server's processes to the place of ``url``.
+
+    The server's descriptors are hidden from its own user. Who is not root gets those of every process but this one.
+    """
     assert server.process is not None
-    inodes = {inode for pid in _family(server.process.pid) for inode in _sockets(pid)}
     end = f":{urlsplit(url).port:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return Counter(_STATES.get(row[3], row[3]) for row in rows if row[2].endswith(end) and row[9] in inodes)
+    found = {row[9]: _STATES.get(row[3], row[3]) for row in rows if row[2].endswith(end) and row[9] != "0"}
+    try:
+        inodes = {inode for pid in _family(server.process.pid) for inode in _sockets(pid)}
+    except PermissionError:
+        inodes = found.keys() - set(_sockets(os.getpid()))
+    return Counter(state for inode, state in found.items() if inode in inodes)
 
 
 def _family(pid: int) -> list[int]:

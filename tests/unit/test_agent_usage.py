@@ -10,7 +10,7 @@ from core.agent.agent import Agent, AgentProfile
 from core.agent.ports import Asked
 from core.call import CallBook
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
-from core.errors import ProviderUnreachable
+from core.errors import ProviderSilent, ProviderUnreachable
 from core.events import EventType
 from core.provider.backoff import RetryPolicy
 from core.provider.model_call import ModelCall
@@ -55,6 +55,8 @@ class Says:
             call.scope.checkpoint()
         if self._end == "break":
             raise ProviderUnreachable("it broke off")
+        if self._end == "silent":
+            raise ProviderSilent("the model answered nothing")
         yield Finish("stop")
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
@@ -68,7 +70,7 @@ def _usage(provider: Says) -> dict[str, Any]:
     port = Port()
     agent = Agent(AgentProfile("a", "", "m"), provider, 0.5, RetryPolicy(max_attempts=1))
     scope = Scope.root().open(Level.GOAL, "g")
-    with contextlib.suppress(Cancelled, ProviderUnreachable):
+    with contextlib.suppress(Cancelled, ProviderSilent, ProviderUnreachable):
         agent.ask(REQUEST, Asked(object(), "g", scope, lambda _: None), port)
     (usage,) = port.usage
     return usage
@@ -94,3 +96,12 @@ def test_before_any_text_the_output_is_unknown_and_not_zero() -> None:
 def test_a_whole_answer_is_as_the_server_counted_it() -> None:
     usage = _usage(Says(Text("hello"), Usage(7, 1)))
     assert usage == {"model": "m", "partial": False, "source": "observed", "input_tokens": 7, "output_tokens": 1}
+
+
+@pytest.mark.parametrize(("counts", "source", "tokens"), [([Usage(7, 0)], "observed", (7, 0)), ([], "estimated", (10, None))])
+def test_an_answer_that_says_nothing_was_a_whole_one(
+    counts: list[Delta], source: str, tokens: tuple[int, int | None]
+) -> None:
+    usage = _usage(Says(*counts, end="silent"))
+    assert (usage["partial"], usage["source"]) == (False, source)
+    assert (usage["input_tokens"], usage["output_tokens"]) == tokens

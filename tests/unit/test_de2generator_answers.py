@@ -8,7 +8,7 @@ import pytest
 
 from de2generator.believable import arguments_for, say
 from de2generator.plans import make_plan
-from de2generator.strict import find_fault
+from de2generator.strict import find_fault, find_name_fault
 from tests.support.chat_client import asking, text_of
 from tests.support.model_server import ModelServer, script
 
@@ -177,6 +177,64 @@ def test_strict_accepts_messages_in_order(messages: list[dict[str, Any]]) -> Non
 )
 def test_strict_finds_every_disorder(messages: list[dict[str, Any]], fault: str) -> None:
     assert fault in (find_fault(messages) or "")
+
+
+def named(name: str = "f", call_id: str = "a", **more: Any) -> dict[str, Any]:
+    """A body with one call."""
+    function = {"name": name, "arguments": "{}"}
+    asked = {"role": "assistant", "tool_calls": [{"id": call_id, "type": "function", "function": function}]}
+    return {"messages": [said("user"), asked, result(call_id)], **more}
+
+
+def offers(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
+def forces(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        named(),
+        named("a-B_9" + "x" * 59, "x" * 40),
+        named(tools=offers("f", "g"), tool_choice=forces("g")),
+        named(tools=offers("f"), tool_choice="required"),
+        {"messages": [said("user"), call("a", "b"), result("b"), result("a"), call("c"), result("c")]},
+    ],
+)
+def test_strict_accepts_names_and_ids_that_servers_take(body: dict[str, Any]) -> None:
+    assert find_name_fault(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (named("functions.shell"), "messages[1]: the tool name"),
+        (named("a b"), "does not match"),
+        (named(" "), "does not match"),
+        (named(""), "does not match"),
+        (named("a\n"), "does not match"),
+        (named("é"), "does not match"),
+        (named("x" * 65), "does not match"),
+        (named(call_id="x" * 41), "too long"),
+        (named(call_id=""), "empty"),
+        ({"messages": [said("user"), call("a"), result("a"), call("a"), result("a")]}, "used before"),
+        ({"messages": [said("user"), call("a"), result("b")]}, "no call 'b'"),
+        (named(tools=offers("f", "files.read")), "tools[1]: the tool name"),
+        (named(tools=offers("f", "f")), "not unique"),
+        (named(tools=offers("f"), tool_choice=forces("g")), "no tool 'g'"),
+    ],
+)
+def test_strict_finds_names_and_ids_that_servers_refuse(body: dict[str, Any], fault: str) -> None:
+    assert fault in (find_name_fault(body) or "")
+
+
+def test_a_strict_gateway_refuses_a_name_in_the_history() -> None:
+    with ModelServer(strict=True) as strict, asking(strict.url, "", **named("functions.shell")) as asked:
+        assert asked.status == 400
+        assert "functions.shell" in asked.json()["error"]["message"]
 
 
 def test_the_strict_script_refuses_disorder_and_answers_order(gateway: ModelServer) -> None:

@@ -42,7 +42,7 @@ class Log:
         self.forgotten.append(run_id)
 
     def source(self, is_over: bool = False) -> EventSource:
-        return EventSource(self.hub, self, "r_1", is_over)  # type: ignore[arg-type]
+        return EventSource(self.hub, self, "r_1", is_over, 1 << 30)  # type: ignore[arg-type]
 
 
 @pytest.fixture

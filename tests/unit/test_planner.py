@@ -65,6 +65,15 @@ def test_any_text_of_a_model_makes_a_plan(arguments: str, message: str) -> None:
     assert len(spec.goals) >= 1
 
 
+def test_characters_that_cannot_be_kept_do_not_come_in_through_a_plan() -> None:
+    told = [{**_goal("a"), "prompt": "do \0 and \ud83d", "title": "\0"}]
+
+    spec, remark = read_plan(json.dumps({"goals": told}), MESSAGE)
+    assert (spec.goals[0].prompt, spec.goals[0].title, remark) == ("do \ufffd and \ufffd", "\ufffd", None)
+    _, remark = read_plan(json.dumps({"goals": [{**_goal("a"), "\0\ud83d": 1}]}), MESSAGE)
+    assert not {"\0", "\ud83d"} & set(remark or "")
+
+
 def test_as_many_goals_as_are_allowed_are_taken() -> None:
     spec, remark = read_plan(json.dumps({"goals": [_goal(str(n)) for n in range(MAX_PLANNED_GOALS)]}), MESSAGE)
     assert check_plan(spec) == MAX_PLANNED_GOALS

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from core.provider.anthropic_body import MAX_TOKENS, messages_body, tool_names
+from core.provider.anthropic_body import MAX_TOKENS, messages_body
 from core.provider.provider import ModelRequest
+from core.provider.wire_names import tool_names
 from de2generator.anthropic_strict import find_fault
 from tests.support.anthropic_kit import assistant, result, tool, user
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import ProviderNonsense
+from core.errors import ProviderNonsense, ProviderSilent
 from core.provider.anthropic_format import ERROR_STATUSES, MessageReader
 from core.provider.backoff import RetryPolicy
 from core.provider.failures import ServerRejected
@@ -142,8 +142,43 @@ def test_a_stop_reason_or_the_last_event_is_an_end() -> None:
 
 @pytest.mark.parametrize("reason", [None, "refusal", "end_turn"])
 def test_nothing_said_is_no_answer_and_the_reason_is_named(reason: str | None) -> None:
-    with pytest.raises(ProviderNonsense, match=f"answered nothing.*{reason or 'none'}"):
+    with pytest.raises(ProviderNonsense, match=f"answered nothing.*{reason or 'none'}") as caught:
         read(start(), opened("thinking", thinking="hm"), stopped(reason), END)
+    assert isinstance(caught.value, ProviderSilent) is (reason != "refusal")
+
+
+@pytest.mark.parametrize("kind", ["server_tool_use", "mcp_tool_use", "news"])
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_the_input_of_a_block_that_is_no_call_of_ours_is_passed_over(kind: str, has_indexes: bool) -> None:
+    first, second = (0, 1) if has_indexes else (None, None)
+    foreign = opened(kind, first, id="s", name="web_search", input={})  # type: ignore[arg-type]
+    piece = delta("input_json_delta", first, partial_json='{"query": "x"}')  # type: ignore[arg-type]
+    ours = called("a", "f", '{"y": ', "1}", index=second)  # type: ignore[arg-type]
+
+    assert read(foreign, piece, said("found", 2), STOP) == [Text("found"), Usage(None, 3), Finish("end_turn")]
+    assert [each for each in read(foreign, piece, ours, STOP) if isinstance(each, ToolCall)] == [
+        ToolCall("a", "f", '{"y": 1}')
+    ]
+    assert [each for each in read(ours, foreign, piece, STOP) if isinstance(each, ToolCall)] == [
+        ToolCall("a", "f", '{"y": 1}')
+    ]
+
+
+def test_the_input_of_a_block_that_never_began_is_refused() -> None:
+    with pytest.raises(ProviderNonsense, match="without a name"):
+        read(delta("input_json_delta", 3, partial_json="{}"), STOP)
+
+
+def test_a_nul_becomes_a_replacement_character_wherever_the_model_puts_it() -> None:
+    thought = opened("thinking", thinking="h\0m")
+
+    assert read(thought, said("a\0b", 1), called("c\0", "f\0", '{"x": "\0"}', index=2), STOP) == [
+        Reasoning("h\ufffdm"),
+        Text("a\ufffdb"),
+        Usage(None, 3),
+        ToolCall("c\ufffd", "f\ufffd", '{"x": "\ufffd"}'),
+        Finish("end_turn"),
+    ]
 
 
 def test_a_reply_without_an_end_is_no_reply() -> None:

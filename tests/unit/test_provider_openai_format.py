@@ -1,6 +1,7 @@
 """The OpenAI wire form: what goes out, and what a reply becomes."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -8,12 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.cancellation import Level, Scope
-from core.errors import ProviderNonsense
+from core.errors import ProviderNonsense, ProviderSilent
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, ToolCall, Usage
 from core.provider.surrogates import TextJoiner, whole_text
+from core.provider.wire_names import tool_names
+from de2generator.strict import find_fault, find_name_fault
+from tests.support.anthropic_kit import assistant, result, tool, user
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+def body_of(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The body as the server would read it; a strict server takes its names."""
+    request = ModelRequest(list(messages), "m", **more)
+    before = json.dumps([request.messages, request.tools])
+    body: dict[str, Any] = json.loads(json.dumps(request_body(request, tool_names(request))))
+    assert json.dumps([request.messages, request.tools]) == before, "the history itself was changed"
+    assert find_name_fault(body) is None
+    return body
 
 
 def read(*chunks: Any) -> list[Delta]:
@@ -37,7 +51,7 @@ def piece(index: int | None = None, call_id: str | None = None, name: str | None
 def test_a_request_asks_for_a_stream_with_usage() -> None:
     messages = [{"role": "user", "content": "hi"}]
 
-    assert request_body(ModelRequest(messages, "m")) == {
+    assert body_of(*messages) == {
         "model": "m",
         "messages": messages,
         "stream": True,
@@ -46,11 +60,11 @@ def test_a_request_asks_for_a_stream_with_usage() -> None:
 
 
 def test_tools_and_the_one_that_must_be_called_go_along() -> None:
-    body = request_body(ModelRequest([], "m", TOOLS, must_call="f"))
+    body = body_of(tools=TOOLS, must_call="f")
 
     assert body["tools"] == TOOLS
     assert body["tool_choice"] == {"type": "function", "function": {"name": "f"}}
-    assert "tool_choice" not in request_body(ModelRequest([], "m", TOOLS))
+    assert "tool_choice" not in body_of(tools=TOOLS)
 
 
 def test_text_reasoning_usage_and_finish() -> None:
@@ -173,8 +187,115 @@ def test_a_second_choice_is_left_out() -> None:
 
 
 def test_nothing_but_reasoning_is_no_answer() -> None:
-    with pytest.raises(ProviderNonsense, match="answered nothing"):
+    with pytest.raises(ProviderSilent, match="answered nothing"):
         read(chunk({"reasoning": "hm"}), chunk(reason="stop"))
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])
+def test_a_model_that_was_cut_off_before_a_word_did_not_choose_to_be_silent(reason: str) -> None:
+    with pytest.raises(ProviderNonsense, match=reason) as caught:
+        read(chunk(reason=reason))
+    assert not isinstance(caught.value, ProviderSilent)
+
+
+def test_a_nul_becomes_a_replacement_character_wherever_the_model_puts_it() -> None:
+    assert read(
+        chunk({"reasoning": "h\0m"}), chunk({"content": "a\0"}), chunk({"content": "\0b"}),
+        chunk(piece(0, "c\0", "f\0", '{"x": "\0"}')),
+        chunk(reason="stop"),
+    ) == [
+        Reasoning("h\ufffdm"), Text("a\ufffd"), Text("\ufffdb"),
+        ToolCall("c\ufffd", "f\ufffd", '{"x": "\ufffd"}'),
+        Finish("stop"),
+    ]  # fmt: skip
+
+
+# -- names and ids ------------------------------------------------------------------------------
+
+ODD_NAMES = ["repo.search file", "functions.shell", " ", "", "größe", "a" * 65, "a" * 64 + "b", "a\ufffd"]
+
+
+def test_names_that_servers_refuse_are_renamed_in_offer_choice_and_history_and_found_again() -> None:
+    names = [*ODD_NAMES, "functions_shell"]
+    request = ModelRequest([user("go")], "m", [tool(name) for name in names], must_call="functions.shell")
+    known = tool_names(request)
+
+    body = request_body(request, known)
+
+    assert find_name_fault(body) is None
+    wire = [offered["function"]["name"] for offered in body["tools"]]
+    assert wire[-1] == "functions_shell"
+    assert body["tool_choice"]["function"]["name"] == wire[1] == "functions_shell_2"
+    assert [known.inner(name) for name in wire] == names
+    assert body["tools"][1]["function"] == tool("functions_shell_2")["function"] | {"description": "does functions.shell"}
+
+
+def test_a_call_by_the_wires_name_comes_back_under_the_tools_own() -> None:
+    known = tool_names(ModelRequest([], "m", [tool("files.read")]))
+    reader = ChatReader(Scope.root().open(Level.CALL, "c"), inner_name=known.inner)
+    payloads = [json.dumps(chunk({**piece(number, str(number), name, "{}")})) for number, name in enumerate(
+        ["files_read", "files.read", "made.up"]
+    )]  # fmt: skip
+
+    deltas = [*(each for payload in [*payloads, "[DONE]"] for each in reader.take(payload)), *reader.end()]
+
+    assert [each.name for each in deltas if isinstance(each, ToolCall)] == ["files.read", "files.read", "made.up"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_that_a_model_made_up_does_not_spoil_the_requests_after_it(name: str) -> None:
+    said = [user("go"), assistant("", ("a", name, "{}")), result("a", "there is no such tool")]
+
+    body = body_of(*said, tools=[tool("shell")])
+
+    assert find_fault(body["messages"]) is None
+    assert body["messages"][2] == {"role": "tool", "tool_call_id": "a", "content": "there is no such tool"}
+    assert [offered["function"]["name"] for offered in body["tools"]] == ["shell"]
+
+
+def test_ids_that_servers_refuse_are_renamed_in_call_and_result_alike() -> None:
+    long = "call-" + "x" * 40
+    calls = assistant("", (long + "1", "f", "{}"), (long + "2", "f", "{}"), ("", "f", "{}"))
+    body = body_of(user("go"), calls, result("", "c"), result(long + "2", "b"), result(long + "1", "a"))
+
+    ids = [call["id"] for call in body["messages"][1]["tool_calls"]]
+    assert ids == [long[:40], long[:38] + "_2", "call"]
+    assert [(each["tool_call_id"], each["content"]) for each in body["messages"][2:]] == [
+        (ids[2], "c"), (ids[1], "b"), (ids[0], "a"),
+    ]  # fmt: skip
+
+
+_WORDS = st.text(st.sampled_from("ab._ é"), max_size=2) | st.sampled_from(["a" * 70, "a" * 71, "a" * 64])
+
+
+@given(st.lists(_WORDS, max_size=3, unique=True), st.lists(st.tuples(_WORDS, _WORDS), max_size=6), st.integers(0, 6))
+def test_what_was_sent_before_is_sent_the_same_when_the_history_grows(
+    offered: list[str], calls: list[tuple[str, str]], shorter: int
+) -> None:
+    said = [
+        each for name, call_id in calls for each in (assistant("", (call_id, name, "{}")), result(call_id, f"of {name}"))
+    ]
+    tools = [tool(name) for name in offered]
+
+    whole = body_of(user("go"), *said, tools=tools)
+    before = body_of(user("go"), *said[: 2 * shorter], tools=tools)
+
+    assert whole["messages"][: len(before["messages"])] == before["messages"]
+    assert whole.get("tools") == before.get("tools")
+    wire = {}
+    for message, (name, _) in zip(whole["messages"][1::2], calls, strict=True):
+        assert wire.setdefault(name, message["tool_calls"][0]["function"]["name"])
+        assert wire[name] == message["tool_calls"][0]["function"]["name"]
+    assert len(set(wire.values())) == len(wire)
+
+
+def test_ten_thousand_equal_ids_are_told_apart_in_time() -> None:
+    calls = assistant("", *(("x" * 50 + str(number), "f", "{}") for number in range(10_000)))
+    begun = time.monotonic()
+
+    body_of(user("go"), calls, *(result("x" * 50 + str(number), "r") for number in range(10_000)))
+
+    assert time.monotonic() - begun < 10  # measured: 0.1 s; one try more for each would be 20 s
 
 
 @given(st.text(st.characters() | st.characters(categories=["Cs"]), max_size=20), st.integers(1, 5))

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from core.cancellation import Cause, CauseWord
-from core.engine.recovery import _read_log, settle_lost_turns
+from core.engine.recovery import settle_lost_turns
 from core.errors import ProviderError
 from core.events import TURN_ENDS, Event, EventType
 from core.plan.goal import Goal
 from core.session import queries
 from core.session.records import StopOrder, TurnStart
 from core.session.said import turn_messages
+from core.session.said_log import read_said
 from core.session.starts import accept_message
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
@@ -206,7 +207,7 @@ def test_the_log_gives_the_message_that_the_live_turn_wrote_wherever_it_was_stop
     with shared.database.connect() as connection:
         row = connection.execute(select(turns).where(turns.c.id == start.turn_id)).mappings().one()
         plan = queries.read_plan(connection, row)
-        said, _ = _read_log(connection, row, plan["goals"])
+        said, _ = read_said(connection, row, plan["goals"])
     end = next(json.loads(each.json) for each in shared.events(start.run_id) if each.type in TURN_ENDS)
     assert end["messages"] == outcome.messages
     assert end["messages"] == turn_messages(said, outcome.state, end.get("cause"))

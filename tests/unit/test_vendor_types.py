@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from core.cancellation import Level, Scope
-from core.provider.anthropic_body import messages_body, tool_names
+from core.provider.anthropic_body import messages_body
 from core.provider.anthropic_format import MessageReader
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import ModelRequest, Reasoning, Text, ToolCall, Usage
+from core.provider.wire_names import tool_names
 from de2generator import anthropic_strict, strict
 from de2generator.odd_scripts import SPLIT_TEXT
 from tests.support.anthropic_kit import assistant, result, tool, user
@@ -110,8 +111,13 @@ def test_nothing_that_was_said_is_lost_on_the_way(request: ModelRequest) -> None
 
 @given(requests())
 @settings(max_examples=150, deadline=None)
-def test_whatever_was_said_the_openai_body_is_one_that_the_vendor_takes(request: ModelRequest) -> None:
-    check_openai_body(json.loads(json.dumps(request_body(request))))
+def test_whatever_was_said_the_openai_body_is_one_that_the_vendor_and_a_strict_server_take(
+    request: ModelRequest,
+) -> None:
+    body = json.loads(json.dumps(request_body(request, tool_names(request))))
+
+    check_openai_body(body)
+    assert strict.find_name_fault(body) is None
 
 
 GOOD_ANTHROPIC: dict[str, Any] = {
@@ -183,7 +189,9 @@ def test_our_own_marks_never_reach_an_openai_server() -> None:
         user("c"),
     ]
 
-    assert request_body(ModelRequest(marked, "m"))["messages"] == [
+    request = ModelRequest(marked, "m")
+
+    assert request_body(request, tool_names(request))["messages"] == [
         user("a"),
         assistant("", ("a", "f", "{}")),
         result("a", "x"),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from api.auth.tokens import mint
 from api.gunicorn_server import Server, bind
+from api.kernel import hide_from_same_user
 from api.stand_in import StandIn, start_stand_in
 from core.data_dir import lock_data_dir
 from core.errors import ConfigurationError
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def serve(settings: Settings) -> None:
     """Take what the server needs, then serve until a signal."""
     _raise_file_limit()
+    hide_from_same_user()  # for the worker too, which is a fork
     with contextlib.ExitStack() as at_exit:
         # The worker is a fork and shares the lock: DATA_DIR is free again when both are gone.
         at_exit.callback(lock_data_dir(settings.data_dir).release)

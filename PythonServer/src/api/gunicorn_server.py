@@ -4,7 +4,6 @@ One process, because plans, tokens and the hub of events live in one: a second w
 """
 
 import contextlib
-import ctypes
 import errno
 import json
 import logging
@@ -25,6 +24,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.gthread import ThreadWorker
 
+from api.kernel import die_with_parent
 from core.errors import ConfigurationError
 from core.settings import Settings
 
@@ -39,8 +39,6 @@ STALL_S = 20
 STUCK_S = 60
 LAST_WORDS_S = 1.0
 THREADS = 1100
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Runtime(Protocol):
@@ -256,7 +254,7 @@ def _leave_at_once(code: Any) -> NoReturn:
 
 def _die_with_master(_arbiter: Arbiter, worker: ThreadWorker) -> None:
     """Have the kernel end the worker when the master is killed -9: the next start finds DATA_DIR free."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     # It may have died before the line above.
     if os.getppid() != worker.ppid:
         os._exit(1)

@@ -11,7 +11,7 @@ from flask import Flask, Request, request
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
-from core.errors import InvalidJson, InvalidRequest
+from core.errors import InvalidJson, InvalidRequest, NotFound
 
 MAX_BODY_BYTES = 1024 * 1024
 #: Endpoints whose body may be longer.
@@ -40,8 +40,8 @@ class JsonRequest(Request):
         body = self._whole_body()
         if not body:
             return {}
-        if self.mimetype in JSON_LINES:
-            return {"lines": [parse_object(line) for line in body.split(b"\n") if line.strip()]}
+        if self.mimetype in JSON_LINES and view_of(self) in LARGER_BODIES:
+            return {"lines": _parse_lines(body)}
         if self.mimetype and not self.is_json:
             raise UnsupportedMediaType
         return parse_object(body, self.mimetype_params.get("charset", "utf-8"))
@@ -84,11 +84,31 @@ def install_json_bodies(app: Flask) -> None:
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     @app.before_request
+    def check_address() -> None:
+        if "\x00" in request.path or any("\x00" in value for value in request.args.values()):
+            raise NotFound("no address of ours holds a NUL character")  # and PostgreSQL takes none
+
+    @app.before_request
     def check_body() -> None:
         if request.routing_exception is None and request.method in {"POST", "PUT", "PATCH", "DELETE"}:
-            view = (request.endpoint or "").rpartition(".")[2]
-            request.max_content_length = LARGER_BODIES.get(view, MAX_BODY_BYTES)
+            request.max_content_length = LARGER_BODIES.get(view_of(request), MAX_BODY_BYTES)
             request.get_json()
+
+
+def view_of(asked: Request) -> str:
+    """The name of the view that the request goes to."""
+    return (asked.endpoint or "").rpartition(".")[2]
+
+
+def _parse_lines(body: bytes) -> list[dict[str, Any]]:
+    lines = []
+    for number, line in enumerate(body.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if line.strip():
+            try:
+                lines.append(parse_object(line))
+            except (InvalidJson, InvalidRequest) as error:
+                raise type(error)(f"Line {number}: {error.detail}") from None
+    return lines
 
 
 def parse_object(body: bytes, charset: str = "utf-8") -> dict[str, Any]:

@@ -168,6 +168,10 @@ class ProviderNonsense(ProviderError):
     code = "provider_nonsense"
 
 
+class ProviderSilent(ProviderNonsense):
+    """The model came to the end of its answer, and had neither said anything nor called a tool."""
+
+
 class InvalidPlan(ServerError):
     """A plan that cannot run: unknown dependency, cycle, duplicate id, too many or too deep."""
 

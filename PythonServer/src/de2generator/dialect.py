@@ -30,7 +30,7 @@ class Dialect:
 
 OPENAI = Dialect(
     parse_chat_request,
-    lambda chat: strict.find_fault(chat.messages),
+    lambda chat: strict.find_fault(chat.messages) or strict.find_name_fault(chat.body),
     openai_wire.error_body,
     StreamedReply,
     WholeReply,

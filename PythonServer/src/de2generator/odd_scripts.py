@@ -43,6 +43,13 @@ async def surrogates(scene: Scene) -> None:
     await scene.reply.finish()
 
 
+async def nul(scene: Scene) -> None:
+    """A thought and an answer, each with a NUL character in it."""
+    await scene.reply.reasoning("hm\0 ")
+    await scene.reply.text("before \0 after")
+    await scene.reply.finish()
+
+
 async def html(scene: Scene) -> None:
     """``status=200``: a web page, as a proxy in between may send."""
     page = b"<!doctype html><html><body><h1>Welcome</h1></body></html>\n"

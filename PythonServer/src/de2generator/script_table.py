@@ -20,6 +20,7 @@ SCRIPTS: dict[str, Script] = {
     "believable": believable.answer,
     "split": odd_scripts.split,
     "surrogates": odd_scripts.surrogates,
+    "nul": odd_scripts.nul,
     "html": odd_scripts.html,
     "halfjson": odd_scripts.halfjson,
     "badutf8": odd_scripts.badutf8,

@@ -1,11 +1,15 @@
-"""The order of messages that a strict provider demands."""
+"""The order of messages that a strict provider demands, and the names and ids that it takes."""
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from de2generator.chat_request import text_of
 
 _SYSTEM = {"system", "developer"}
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_MAX_ID = 40
 
 
 def find_fault(messages: list[dict[str, Any]]) -> str | None:
@@ -36,6 +40,40 @@ def find_fault(messages: list[dict[str, Any]]) -> str | None:
             return f"messages[{index}]: {fault}"
         previous = role
     return "the last message is neither of user nor of tool" if previous == "assistant" else None
+
+
+def find_name_fault(body: dict[str, Any]) -> str | None:
+    """What is wrong with the names and ids in a request body, or None.
+
+    Right is: names of 1 to 64 letters, digits, ``_`` and ``-``, those of the offered tools unique, the forced tool
+    among them; ids of 1 to 40 characters, each in one call only.
+    """
+    return next(_name_faults(body), None)
+
+
+def _name_faults(body: dict[str, Any]) -> Iterator[str]:
+    offered = [str(tool["function"].get("name")) for tool in body.get("tools") or []]
+    yield from (f"tools[{index}]: {_refused(name)}" for index, name in enumerate(offered) if not _NAME.fullmatch(name))
+    if len(set(offered)) != len(offered):
+        yield f"tools: names are not unique: {offered}"
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and (forced := (choice.get("function") or {}).get("name")) not in offered:
+        yield f"tool_choice: there is no tool {forced!r}"
+    used: set[str] = set()
+    for index, message in enumerate(body["messages"]):
+        for call in message.get("tool_calls") or []:
+            name, call_id = str((call.get("function") or {}).get("name")), str(call.get("id") or "")
+            if not _NAME.fullmatch(name):
+                yield f"messages[{index}]: {_refused(name)}"
+            if not 1 <= len(call_id) <= _MAX_ID or call_id in used:
+                yield f"messages[{index}]: the id {call_id!r} is empty, too long, or used before"
+            used.add(call_id)
+        if message.get("role") == "tool" and message.get("tool_call_id") not in used:
+            yield f"messages[{index}]: there is no call {message.get('tool_call_id')!r}"
+
+
+def _refused(name: str) -> str:
+    return f"the tool name {name[:80]!r} does not match {_NAME.pattern}"
 
 
 def _find_order_fault(previous: str, role: str) -> str | None:

@@ -121,6 +121,15 @@ def _require_scope(name: str, caller: Caller) -> None:
     if needed is None:
         log.error("the route %s stands in no table of the guard and is refused", name)
         raise EndpointNotAllowed("No user-session token opens this route")
+    _require_any_of(needed, caller)
+
+
+def require_scopes(needed: frozenset[str]) -> None:
+    """For a field that asks for more than its route does: one of these scopes, or 403."""
+    _require_any_of(needed, current_caller())
+
+
+def _require_any_of(needed: frozenset[str], caller: Caller) -> None:
     if not caller.has_any_of(needed):
         words = " or ".join(sorted(needed))
         error = Forbidden(f"The token lacks the scope {words}")

@@ -26,7 +26,8 @@ from api.answers import (
     Transcript,
     created_or_streamed,
 )
-from api.auth.jwt_middleware import current_caller
+from api.auth.caller import RUNS_CREATE
+from api.auth.jwt_middleware import current_caller, require_scopes
 from api.schemas import (
     BEARER,
     CancelBody,
@@ -134,6 +135,8 @@ def post_input(path: RunPath, body: InputBody) -> Answer:
 @run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody, **STOP_PROBLEMS})
 def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
     """Stop the current turn; what was said stays, and the run parks."""
+    if body.continue_with is not None:
+        require_scopes(frozenset({RUNS_CREATE}))  # it starts something
     order = StopOrder(Cause(CauseWord.USER, body.reason), inbox=body.inbox, continue_with=body.continue_with)
     return _main().cancel_run(current_caller(), path.run_id, order, body.if_turn, body.wait_ms).to_json()
 

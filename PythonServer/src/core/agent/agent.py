@@ -12,7 +12,7 @@ from core.agent.ports import Asked, TurnPort
 from core.agent.request_registry import RequestRegistry
 from core.call import Call, CallKind, Outcome
 from core.cancellation import Cancelled, GoalCancelledException, Level
-from core.errors import ProviderError
+from core.errors import ProviderError, ProviderSilent
 from core.events import EventType
 from core.gates import pause_at
 from core.provider.abortable import AbortableSocket
@@ -123,8 +123,9 @@ class Agent:
             raise
         except ProviderError as error:
             call.settle(Outcome.FAILED, "it failed", error.detail)
-            if reply.parts or reply.usage is not None:
-                self._record_usage(request, asked, call, reply, port, is_partial=True)
+            is_partial = not isinstance(error, ProviderSilent)
+            if reply.parts or reply.usage is not None or not is_partial:
+                self._record_usage(request, asked, call, reply, port, is_partial)
             raise
         finally:
             scope.finish()

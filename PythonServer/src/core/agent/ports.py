@@ -15,8 +15,8 @@ from core.events import EventType
 class Threads(Protocol):
     """The pool that runs goals and tools; see :class:`core.engine.call_pool.CallPool`."""
 
-    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run each once, as places become free."""
+    def submit(self, jobs: Sequence[Callable[[], None]], first: bool = False) -> None:
+        """Run each once, as places become free; ``first``: before what waits already."""
 
     def current(self) -> object | None:
         """The handle of the calling pool thread."""

@@ -82,6 +82,16 @@ class Rounds:
         return [call for each in self._rounds for call in each.calls if call.result is None]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was said or done."""
+        return not self._rounds
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool was called."""
+        return any(each.calls for each in self._rounds)
+
+    @property
     def text(self) -> str:
         """Everything that was said, a blank line between rounds."""
         return "\n\n".join(text for each in self._rounds if (text := each.text).strip())

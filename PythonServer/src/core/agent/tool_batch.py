@@ -55,10 +55,12 @@ class ToolBatch:
                 self._port.note_call(self._asked.owner, run.id, call.name, call.arguments)
                 jobs.append(partial(self._execute, run, call))
             pause_at("tool_batch.before_tools")
-            with self._port.workers.resting(self._asked.scope), self._asked.scope.on_cancel(self._call_off):
-                self._port.workers.submit(jobs)
-                for run in runs:
-                    run.ended.wait()  # bounded: aborted by the stop, or left behind with the goal
+            with self._asked.scope.on_cancel(self._call_off):
+                # First in the queue, and before this thread gives up its place: else that would begin another goal.
+                self._port.workers.submit(jobs, first=True)
+                with self._port.workers.resting(self._asked.scope):
+                    for run in runs:
+                        run.ended.wait()  # bounded: aborted by the stop, or left behind with the goal
         finally:
             self._call_off()
         return [self._results[run.id] for run in runs]

@@ -8,7 +8,7 @@ from core.agent.agent import Agent
 from core.agent.ports import Asked, TurnPort
 from core.agent.rounds import Rounds
 from core.agent.tool_batch import ToolBatch
-from core.errors import ProviderError, ProviderNonsense
+from core.errors import ProviderError, ProviderNonsense, ProviderSilent
 from core.gates import pause_at
 from core.provider.provider import ModelRequest
 from core.tool.tool import Tool
@@ -22,14 +22,20 @@ def answer_with_tools(
 ) -> str:
     """The model's answer to ``messages``, after as many rounds of tools as it asks for; ``rounds`` is the goal's own.
 
-    Raises ``ProviderError`` if the model fails or does not come to an end, ``Cancelled`` on a stop. A tool that
-    fails ends nothing: the model reads its error.
+    It may be empty after a round: a model that has done its work need not speak of it. Raises ``ProviderError`` if the
+    model fails or does not come to an end, ``Cancelled`` on a stop. A tool that fails ends nothing: the model reads its
+    error.
     """
     tools = agent.profile.tools
     offered = [describe_tool(tool) for tool in tools.values()]
     for _ in range(MAX_ROUNDS):
         request = ModelRequest([*messages, *rounds.messages()], agent.profile.model, offered)
-        reply = agent.ask(request, asked, port)
+        try:
+            reply = agent.ask(request, asked, port)
+        except ProviderSilent:
+            if not rounds.has_calls:
+                raise
+            return ""
         if not reply.tool_calls:
             return reply.text
         if not tools:

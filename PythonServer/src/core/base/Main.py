@@ -226,8 +226,10 @@ class Main:
 
     def read_events(self, caller: Caller, run_id: str) -> EventSource:
         """The run's events, to be read from any point on; checks the owner now."""
-        run = self._find(caller, run_id)
-        return EventSource(self.hub, self._replay, run_id, run["state"] in TERMINAL)
+        with self.reading() as connection:
+            run = find_run(connection, caller, run_id)
+            last_seq = queries.last_seq(connection, run_id)
+        return EventSource(self.hub, self._replay, run_id, run["state"] in TERMINAL, last_seq)
 
     # -- how it is doing -----------------------------------------------------------------------------
 

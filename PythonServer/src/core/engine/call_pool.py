@@ -55,10 +55,13 @@ class CallPool:
 
     # -- for whoever has work ---------------------------------------------------------------
 
-    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run each job once, in order, as places become free. Never blocks."""
+    def submit(self, jobs: Sequence[Callable[[], None]], first: bool = False) -> None:
+        """Run each job once, in order, as places become free. Never blocks. ``first``: before what waits already."""
         with self._lock:
-            self._backlog.extend(jobs)
+            if first:
+                self._backlog.extendleft(reversed(jobs))
+            else:
+                self._backlog.extend(jobs)
             started = self._assign()
         self._start(started)
 

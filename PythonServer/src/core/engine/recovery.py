@@ -1,33 +1,27 @@
 """Settling what a crash left: before the server serves, every turn that was open is parked, ended, or taken up again."""
 
-import json
 import logging
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import RowMapping, select
 
-from core.agent.rounds import Rounds
 from core.cancellation import Cause, CauseWord
 from core.events import Event, EventType
 from core.plan.goal_status import FINAL
-from core.session.queries import log_of_turn, read_plan, walk_goals
+from core.session.queries import read_plan, walk_goals
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import RunState
-from core.session.said import Said, close_calls, turn_messages
+from core.session.said import close_calls, turn_messages, with_earlier
+from core.session.said_log import read_said, said_before
 from core.session.turns import end_turn, read_turn, start_of
-from core.session.usage import UsageSum
 from core.store.commit import Transaction
-from core.store.tables import IS_OPEN, events, runs
+from core.store.tables import IS_OPEN, runs
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
 _LOST = StopOrder(Cause(CauseWord.SERVER_LOST, "the server ended while the turn was running"))
-
-#: What of a turn's log its transcript and its sums are made of.
-_KINDS = (EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.USAGE)
-
 
 def settle_lost_turns(writer: Writer) -> list[TurnStart]:
     """End every open turn with cause ``server_lost``, or the stop that it had; returns the turns that follow."""
@@ -50,8 +44,9 @@ def _settle(tx: Transaction, run_id: str) -> TurnStart | None:
     order = StopOrder.from_json(turn["stop"]) if turn["stop"] else _LOST
     plan = read_plan(tx.connection, turn)
     cancelled = _cancel_goals(tx, turn, plan["goals"], order)
-    said, usage = _read_log(tx.connection, turn, plan["goals"])
+    said, usage = read_said(tx.connection, turn, plan["goals"])
     closing = close_calls(said, run_id, turn["id"], order.cause.word)
+    said = with_earlier(said, said_before(tx.connection, turn))
     outcome = TurnOutcome(
         "cancelled",
         turn_messages(said, "cancelled", order.cause.word),
@@ -89,26 +84,3 @@ def _lost_item(kind: str, item_id: str, goal_id: str | None, outcome: str) -> di
         "kind": kind, "id": item_id, "goal_id": goal_id, "outcome": outcome,
         "how": "the server that ran it is gone", "took_ms": None,
     }  # fmt: skip
-
-
-def _read_log(
-    connection: Connection, turn: RowMapping, goals: list[dict[str, Any]]
-) -> tuple[list[Said], UsageSum]:
-    """What each leaf said and did, in plan order, and what the turn's calls used."""
-    query = select(events.c.type, events.c.goal_id, events.c.call_id, events.c.data).where(
-        log_of_turn(connection, turn), events.c.type.in_(_KINDS)
-    )
-    rounds: dict[str, Rounds] = {}
-    usage = UsageSum()
-    for row in connection.execute(query.order_by(events.c.seq)).mappings():
-        data = json.loads(row["data"])
-        if row["type"] == EventType.USAGE:
-            usage.add(data)
-        else:
-            rounds.setdefault(row["goal_id"], Rounds()).take(row["type"], row["call_id"], data)
-    return [_said_of(goal, rounds) for goal in walk_goals(goals) if not goal["goals"]], usage
-
-
-def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:
-    result = goal["result"] if goal["status"] == "COMPLETED" else None
-    return Said(goal["id"], rounds.get(goal["id"]) or Rounds(), result)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from core.errors import InvalidPlan
 from core.plan.plan_spec import PlanSpec, check_plan, spec_from_model
+from core.provider.surrogates import whole_text
 
 #: A model that wants more is not planning.
 MAX_PLANNED_GOALS: Final = 32
@@ -63,9 +64,18 @@ def _parse(arguments: str | None) -> PlanSpec:
     if arguments is None:
         raise InvalidPlan("the model did not hand in a plan")
     try:
-        data = json.loads(arguments)
+        data = _whole(json.loads(arguments))
     except (ValueError, RecursionError):
         raise InvalidPlan("the model's plan is not JSON") from None
     spec = spec_from_model(data)
     check_plan(spec, MAX_PLANNED_GOALS, agents={})  # the tool offers no agents, so each one named is made up
     return spec
+
+
+def _whole(value: Any) -> Any:
+    """The value with texts that can be kept: an escape in JSON may stand for a character that cannot."""
+    if isinstance(value, dict):
+        return {whole_text(name): _whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return whole_text(value) if isinstance(value, str) else value

@@ -31,8 +31,8 @@ ABANDON_AFTER_S: Final = 1.8
 class Workers(Protocol):
     """Threads to run leaves on; see :class:`core.engine.call_pool.CallPool`."""
 
-    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run each once, as places become free."""
+    def submit(self, jobs: Sequence[Callable[[], None]], first: bool = False) -> None:
+        """Run each once, as places become free; ``first``: before what waits already."""
 
     def has_backlog(self) -> bool:
         """Whether somebody waits for a place."""

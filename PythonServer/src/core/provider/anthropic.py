@@ -3,13 +3,14 @@
 from collections.abc import Generator
 from typing import Final
 
-from core.provider.anthropic_body import messages_body, tool_names
+from core.provider.anthropic_body import messages_body
 from core.provider.anthropic_format import MessageReader
 from core.provider.base_url import clean_key, clean_url
 from core.provider.http_client import Endpoint, HttpClient
 from core.provider.model_call import ModelCall
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
+from core.provider.wire_names import tool_names
 
 #: The wire form that this code speaks; the API demands the header.
 API_VERSION: Final = "2023-06-01"

@@ -6,11 +6,10 @@ must declare tools; the last message is never the assistant's, which would be a 
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
-from core.provider.anthropic_names import CallIds, ToolNames
 from core.provider.provider import ModelRequest
+from core.provider.wire_names import CallIds, ToolNames, called_names
 
 #: The API demands a limit, and every current model allows this one.
 MAX_TOKENS: Final = 8192
@@ -24,13 +23,8 @@ _NO_OUTPUT: Final = "(no output)"
 Block = dict[str, Any]
 
 
-def tool_names(request: ModelRequest) -> ToolNames:
-    """The names of the tools that are offered, then of those that the history calls."""
-    return ToolNames([*(tool["function"]["name"] for tool in request.tools), *_called(request)])
-
-
 def messages_body(request: ModelRequest, names: ToolNames) -> dict[str, Any]:
-    """The JSON body, always asking for a stream; ``names`` are those of :func:`tool_names`."""
+    """The JSON body, always asking for a stream; ``names`` are those of :func:`core.provider.wire_names.tool_names`."""
     body: dict[str, Any] = {
         "model": request.model,
         "max_tokens": MAX_TOKENS,
@@ -44,16 +38,10 @@ def messages_body(request: ModelRequest, names: ToolNames) -> dict[str, Any]:
         body["tools"] = [_tool(tool["function"], names) for tool in request.tools]
         if request.must_call:
             body["tool_choice"] = {"type": "tool", "name": names.wire(request.must_call)}
-    elif called := list(dict.fromkeys(_called(request))):
+    elif called := list(dict.fromkeys(called_names(request))):
         body["tools"] = [_tool({"name": name}, names) for name in called]
         body["tool_choice"] = {"type": "none"}
     return body
-
-
-def _called(request: ModelRequest) -> Iterator[str]:
-    for message in request.messages:
-        for call in message.get("tool_calls") or ():
-            yield call["function"]["name"]
 
 
 def _tool(function: dict[str, Any], names: ToolNames) -> dict[str, Any]:

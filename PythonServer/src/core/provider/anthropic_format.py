@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from core.errors import ProviderNonsense
+from core.errors import ProviderNonsense, ProviderSilent
 from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected
 from core.provider.http_failures import error_text, safe_excerpt
@@ -31,14 +31,16 @@ ERROR_STATUSES: Final = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+#: Stop reasons of a model that came to its end; the others cut it off, and then nothing is a failure.
+_OF_ITSELF: Final = ("end_turn", "stop_sequence", None)
 _INPUT_COUNTS: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class MessageReader:
     """Reads one reply, payload by payload, as a stream of events or as one whole ``message``.
 
-    ``inner_name`` turns the wire's tool names into ours. Raises ``ProviderNonsense`` for what is not of this form
-    or says nothing, ``ServerRejected`` for an error.
+    ``inner_name`` turns the wire's tool names into ours. Raises ``ProviderNonsense`` for what is not of this form,
+    ``ProviderSilent`` for what says nothing, ``ServerRejected`` for an error.
     """
 
     def __init__(self, inner_name: Callable[[str], str] = str, secrets: Sequence[str] = ()) -> None:
@@ -49,6 +51,8 @@ class MessageReader:
         self._tool_calls = ToolCallPieces()
         #: Inputs that came whole with the start of their block, as some servers send them.
         self._whole_inputs: dict[int | None, dict[str, Any]] = {}
+        #: Blocks that are no tool call of ours, though some of them have an input, too.
+        self._passed_over: set[int | None] = set()
         self._counts: dict[str, int] = {}
         self._usage = Usage(None, None)
         self._reason: str | None = None
@@ -85,7 +89,8 @@ class MessageReader:
             self._tool_calls.take([{"index": index, "function": {"arguments": whole}}])
         tool_calls = self._tool_calls.complete()
         if not self._has_text and not tool_calls:
-            raise ProviderNonsense(f"the model answered nothing (stop reason: {self._reason or 'none'})")
+            silence = ProviderSilent if self._reason in _OF_ITSELF else ProviderNonsense
+            raise silence(f"the model answered nothing (stop reason: {self._reason or 'none'})")
         yield from (replace(call, name=self._inner_name(call.name)) for call in tool_calls)
         yield Finish(self._reason or ("tool_use" if tool_calls else "end_turn"))
 
@@ -110,12 +115,14 @@ class MessageReader:
                 raise self._failure("unknown")
 
     def _block(self, block: dict[str, Any], index: int | None) -> Iterator[Delta]:
+        self._passed_over.add(index)
         match block.get("type"):
             case "text":
                 yield from self._said(Text, self._text.take(as_text(block.get("text"))))
             case "thinking":
                 yield from self._said(Reasoning, self._reasoning.take(as_text(block.get("thinking"))))
             case "tool_use":
+                self._passed_over.discard(index)
                 function = {"name": block.get("name"), "arguments": ""}
                 self._tool_calls.take([{"index": index, "id": block.get("id"), "function": function}])
                 if block.get("input"):
@@ -127,7 +134,7 @@ class MessageReader:
                 yield from self._said(Text, self._text.take(as_text(delta.get("text"))))
             case "thinking_delta":
                 yield from self._said(Reasoning, self._reasoning.take(as_text(delta.get("thinking"))))
-            case "input_json_delta":
+            case "input_json_delta" if index not in self._passed_over:
                 piece = as_text(delta.get("partial_json"))
                 if piece:
                     self._whole_inputs.pop(index, None)

@@ -22,6 +22,7 @@ from core.provider.model_call import ModelCall
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
+from core.provider.wire_names import tool_names
 
 #: Connections kept for cancel requests, apart from those of the model requests, which may all be taken.
 _CANCEL_POOL = 64
@@ -48,9 +49,10 @@ class De2GeneratorProvider:
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
-        body = request_body(request)
+        names = tool_names(request)
+        body = request_body(request, names)
         body["metadata"] = {"cancellation_token": call.token}
-        reader = ChatReader(call.scope, self._secrets)
+        reader = ChatReader(call.scope, self._secrets, names.inner)
         return stream_http(self._endpoint, call, body, reader, self._secrets)
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:

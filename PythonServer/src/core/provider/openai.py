@@ -8,6 +8,7 @@ from core.provider.model_call import ModelCall
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
+from core.provider.wire_names import tool_names
 
 
 class OpenAIProvider:
@@ -27,8 +28,9 @@ class OpenAIProvider:
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
-        reader = ChatReader(call.scope, self._secrets)
-        return stream_http(self._endpoint, call, request_body(request), reader, self._secrets)
+        names = tool_names(request)
+        reader = ChatReader(call.scope, self._secrets, names.inner)
+        return stream_http(self._endpoint, call, request_body(request, names), reader, self._secrets)
 
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
         """Not possible here."""

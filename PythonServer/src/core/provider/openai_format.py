@@ -6,54 +6,88 @@ an id, no ``[DONE]``, a whole reply where a stream was asked for.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from core.cancellation import Scope
-from core.errors import ProviderNonsense
+from core.errors import ProviderNonsense, ProviderSilent
 from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected, cancelled_by_gateway
 from core.provider.http_failures import error_text, safe_excerpt
 from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, Usage
 from core.provider.surrogates import TextJoiner
 from core.provider.tool_call_pieces import ToolCallPieces, as_dict, as_text
+from core.provider.wire_names import CallIds, ToolNames
 
 END_MARK = "[DONE]"
 _CANCELLED = 499
+#: Finish reasons of a model that came to its end; the others cut it off, and then nothing is a failure.
+_OF_ITSELF = ("stop", None)
 #: What a message may carry; strict servers refuse a body with any other member.
 _MEMBERS = ("role", "content", "name", "tool_calls", "tool_call_id")
 
 
-def request_body(request: ModelRequest) -> dict[str, Any]:
-    """The JSON body, always asking for a stream and for the usage at its end."""
+def request_body(request: ModelRequest, names: ToolNames) -> dict[str, Any]:
+    """The JSON body, always asking for a stream and for the usage at its end.
+
+    ``names`` are those of :func:`core.provider.wire_names.tool_names`.
+    """
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": wire_messages(request.messages),
+        "messages": _wire_messages(request.messages, names),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        body["tools"] = request.tools
+        body["tools"] = [_tool(tool, names) for tool in request.tools]
         if request.must_call:
-            body["tool_choice"] = {"type": "function", "function": {"name": request.must_call}}
+            body["tool_choice"] = {"type": "function", "function": {"name": names.wire(request.must_call)}}
     return body
 
 
-def wire_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _tool(tool: dict[str, Any], names: ToolNames) -> dict[str, Any]:
+    return {**tool, "function": {**tool["function"], "name": names.wire(tool["function"]["name"])}}
+
+
+def _wire_messages(messages: list[dict[str, Any]], names: ToolNames) -> list[dict[str, Any]]:
     """The messages without what only we know of them (``turn_id``, ``stopped``, ``is_error``, …), or is empty."""
-    return [{name: message[name] for name in _MEMBERS if message.get(name) not in (None, [])} for message in messages]
+    wire: list[dict[str, Any]] = []
+    ids = CallIds()
+    for message in messages:
+        made = {name: message[name] for name in _MEMBERS if message.get(name) not in (None, [])}
+        if "tool_calls" in made:
+            made["tool_calls"] = _calls(made["tool_calls"], ids, names)
+        if "tool_call_id" in made:
+            made["tool_call_id"] = ids.for_result(made["tool_call_id"])
+        wire.append(made)
+    return wire
+
+
+def _calls(calls: list[dict[str, Any]], ids: CallIds, names: ToolNames) -> list[dict[str, Any]]:
+    wire_ids = ids.begin_round([call["id"] for call in calls])
+    return [_call(wire_id, call["function"], names) for wire_id, call in zip(wire_ids, calls, strict=True)]
+
+
+def _call(wire_id: str, function: dict[str, Any], names: ToolNames) -> dict[str, Any]:
+    made = {"name": names.wire(function["name"]), "arguments": function["arguments"]}
+    return {"id": wire_id, "type": "function", "function": made}
 
 
 class ChatReader:
     """Reads one reply, payload by payload, as a stream of chunks or as one whole ``chat.completion``.
 
-    Raises ``ProviderNonsense`` for what is not of this form or says nothing, ``ServerRejected`` for an error
-    object, ``GoalCancelledException`` for an error object with code 499.
+    ``inner_name`` turns the wire's tool names into ours. Raises ``ProviderNonsense`` for what is not of this form,
+    ``ProviderSilent`` for what says nothing, ``ServerRejected`` for an error object, ``GoalCancelledException`` for an
+    error object with code 499.
     """
 
-    def __init__(self, scope: Scope, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, scope: Scope, secrets: Sequence[str] = (), inner_name: Callable[[str], str] = str
+    ) -> None:
         self._scope = scope
         self._secrets = secrets
+        self._inner_name = inner_name
         self._text = TextJoiner()
         self._reasoning = TextJoiner()
         self._tool_calls = ToolCallPieces()
@@ -88,8 +122,9 @@ class ChatReader:
         yield from self._said(Text, self._text.end())
         tool_calls = self._tool_calls.complete()
         if not self._has_text and not tool_calls:
-            raise ProviderNonsense(f"the model answered nothing (finish reason: {self._reason or 'none'})")
-        yield from tool_calls
+            silence = ProviderSilent if self._reason in _OF_ITSELF else ProviderNonsense
+            raise silence(f"the model answered nothing (finish reason: {self._reason or 'none'})")
+        yield from (replace(call, name=self._inner_name(call.name)) for call in tool_calls)
         yield Finish(self._reason or ("tool_calls" if tool_calls else "stop"))
 
     def _chunk(self, chunk: dict[str, Any]) -> Iterator[Delta]:

@@ -1,18 +1,20 @@
-"""Text that JSON cut in the middle of a character.
+"""Text that JSON cut in the middle of a character, or that cannot be kept.
 
 A server that counts UTF-16 units may send an emoji as two deltas, ``"\\ud83d"`` and ``"\\ude00"``. Each is
-legal JSON and neither is text: it cannot be encoded as UTF-8.
+legal JSON and neither is text: it cannot be encoded as UTF-8. A NUL, ``"\\u0000"``, can; but PostgreSQL keeps
+none, and neither an import nor any route of ours takes one.
 """
 
 import re
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
 
 
 def whole_text(text: str) -> str:
-    """Joins surrogate pairs; a surrogate without its partner becomes U+FFFD."""
-    if _SURROGATE.search(text) is None:
+    """Joins surrogate pairs; a surrogate without its partner becomes U+FFFD, and so does a NUL."""
+    if _UNFIT.search(text) is None:
         return text
+    text = text.replace("\x00", "\ufffd")
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 

@@ -32,6 +32,8 @@ class Arrival:
         self._session_id = session_id
         self._run_id = new_id("r")
         self._turns: list[dict[str, Any]] = []
+        #: Id of a turn there -> here; of several with one id, the newest so far.
+        self._turn_ids: dict[str, str] = {}
         self._messages: list[dict[str, Any]] = []
         self._events: list[Event] = []
         self._log(
@@ -79,6 +81,8 @@ class Arrival:
 
     def _turn_row(self, line: TurnLine) -> dict[str, Any]:
         turn_id, number = new_id("t"), len(self._turns) + 1
+        resumes = self._turn_ids[line.resumes] if line.resumes is not None else None
+        self._turn_ids[line.turn_id] = turn_id
         state = "cancelled" if line.state == "open" else line.state
         began = _seconds(line.started_at)
         ended = _seconds(line.ended_at) if line.ended_at else began
@@ -92,7 +96,9 @@ class Arrival:
             self._log(EventType.TURN_ROLLED_BACK, {"rolled_back": turn_id}, at=ended)
         return {
             "id": turn_id, "run_id": self._run_id, "session_id": self._session_id, "number": number, "state": state,
-            "input": line.input, "left_out": line.left_out, "usage": line.usage.model_dump() if line.usage else None,
+            "input": line.input, "left_out": line.left_out, "resumes": resumes,
+            "spec": line.spec.model_dump(exclude_defaults=True) if line.spec is not None else None,
+            "usage": line.usage.model_dump() if line.usage else None,
             "history_seq": started_seq if history else None, "plan_seq": plan_seq, "end_seq": end_seq,
             "created_at": began, "ended_at": ended,
         }  # fmt: skip

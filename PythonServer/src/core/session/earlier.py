@@ -1,5 +1,6 @@
-"""What a turn takes over from the one that it resumes: its plan, and the results of the goals that were finished."""
+"""What a turn takes over from the one that it resumes: its plan, what was finished, and what was said."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -7,26 +8,40 @@ from sqlalchemy import Connection, select
 from core.plan.plan_spec import GoalSpec, PlanSpec, ToolSpec
 from core.session.queries import read_plan
 from core.session.records import TurnStart
+from core.session.said import Said
+from core.session.said_log import said_before
 from core.store.tables import turns
 
 
-def read_earlier(connection: Connection, start: TurnStart) -> tuple[PlanSpec | None, dict[str, str | None]]:
-    """The plan of the turn that ``start`` resumes, and the results of those of its leaves that were completed.
+@dataclass(slots=True)
+class Earlier:
+    """From the turn that is resumed, and those that it resumed itself."""
 
-    That turn may itself resume one, and so on: it may have been stopped before it had the plan, or had taken the
-    finished goals over. ``(None, {})`` if none of them had a plan.
-    """
+    #: None if none of them had a plan.
     spec: PlanSpec | None = None
-    finished: dict[str, str | None] = {}
+    #: Id -> result of each leaf that was completed.
+    finished: dict[str, str | None] = field(default_factory=dict)
+    said: list[Said] = field(default_factory=list)
+
+
+def read_earlier(connection: Connection, start: TurnStart) -> Earlier:
+    """What there is to take over; nothing if ``start`` resumes no turn.
+
+    The turn that it resumes may have been stopped before it had the plan, or had taken the finished goals over.
+    """
+    earlier = Earlier()
     turn_id = start.resumes
     while turn_id is not None:
         turn = connection.execute(select(turns).where(turns.c.id == turn_id)).mappings().one()
         goals = read_plan(connection, turn)["goals"]
         if goals:
-            made = PlanSpec.model_construct(goals=[_spec_of(goal, finished) for goal in goals])
-            spec = spec or made
+            made = PlanSpec.model_construct(goals=[_spec_of(goal, earlier.finished) for goal in goals])
+            earlier.spec = earlier.spec or made
         turn_id = turn["resumes"]
-    return spec, finished
+    if start.resumes is not None:
+        own = connection.execute(select(turns).where(turns.c.id == start.turn_id)).mappings().one()
+        earlier.said = said_before(connection, own)
+    return earlier
 
 
 def _spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:

@@ -12,8 +12,11 @@ from core.store.feed import FeedHub, StoredEvent
 class EventSource:
     """The committed past, then what comes. Close it."""
 
-    def __init__(self, hub: FeedHub, replay: Replay, run_id: str, is_over: bool) -> None:
-        """``is_over``: whether the run was in a terminal state just now. If so, the store has the terminal event."""
+    def __init__(self, hub: FeedHub, replay: Replay, run_id: str, is_over: bool, last_seq: int) -> None:
+        """``is_over``: whether the run was in a terminal state just now. If so, the store has the terminal event.
+        ``last_seq``: of its newest event just now.
+        """
+        self._last_seq = last_seq
         self._replay = replay
         self._run_id = run_id
         self._is_over = is_over
@@ -26,6 +29,7 @@ class EventSource:
 
         Ends after the run's terminal event, at once if that is not behind ``after``; or when the reader is ended.
         """
+        after = min(after, self._last_seq)  # one that is not there yet would hide what comes
         while batch := self._replay.read(self._run_id, after, self._joined_at):
             after = batch[-1].seq
             yield batch

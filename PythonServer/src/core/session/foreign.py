@@ -14,6 +14,8 @@ from core.provider.surrogates import whole_text
 Message = dict[str, Any]
 
 MAX_MESSAGES: Final = 10_000
+#: Characters of a call's id.
+MAX_CALL_ID: Final = 10_000
 
 _TEXT_KINDS: Final = ("text", "input_text", "output_text")
 _THINKING_KINDS: Final = ("thinking", "redacted_thinking")
@@ -165,7 +167,10 @@ def _result(call_id: str, source: Message, where: str) -> Message:
 
 def _call_id(value: Any, where: str) -> str:
     """The id; one that is missing is left to the repair."""
-    return "" if value is None else _string(value, where)
+    call_id = "" if value is None else _string(value, where)
+    if len(call_id) > MAX_CALL_ID:
+        _refuse(where, f"must have {MAX_CALL_ID:,} characters at most")
+    return call_id
 
 
 def _name(value: Any, where: str) -> str:

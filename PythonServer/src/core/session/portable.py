@@ -6,9 +6,9 @@ it: what a turn said stands in its ``messages``, what it did in ``goals``, ``rec
 
 from collections.abc import Iterator
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from sqlalchemy import Connection, RowMapping, select
 
 from core.call import CallKind, Outcome
@@ -17,6 +17,7 @@ from core.clock import iso
 from core.errors import InvalidPlan, InvalidRequest
 from core.plan.goal_status import GoalStatus
 from core.plan.plan_spec import GoalId, GoalSpec, PlanSpec, ToolSpec, check_plan
+from core.session.foreign import MAX_CALL_ID
 from core.session.inbox import MAX_WAITING
 from core.session.queries import inbox, live_run_of_session, read_event_data, read_plan
 from core.store.tables import turns
@@ -42,13 +43,24 @@ def _utc(text: str) -> str:
 Time = Annotated[str, AfterValidator(_utc)]
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+#: What a user says is never blank, here as where it is sent.
+NotBlank = Annotated[str, AfterValidator(_not_blank)]
+
+
 class CalledFunction(_Line):
     name: str
     arguments: str
 
 
 class PastToolCall(_Line):
-    id: str = Field(min_length=1, max_length=200)
+    #: One that was handed in; the repair may have put a number behind it.
+    id: str = Field(min_length=1, max_length=MAX_CALL_ID + 20)
     type: Literal["function"]
     function: CalledFunction
 
@@ -64,6 +76,12 @@ class PastMessage(_Line):
     stopped: Literal[True] | None = None
     cause: CauseWord | None = None
     failed: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_whole_mark(self) -> Self:
+        if (self.stopped is None) != (self.cause is None):
+            raise ValueError("stopped and cause stand together")
+        return self
 
 
 class PastGoal(_Line):
@@ -129,7 +147,7 @@ class TurnLine(_Line):
     turn_id: str
     run_id: str
     state: Literal["open", "completed", "cancelled", "failed"]
-    input: str = Field(min_length=1)
+    input: NotBlank
     messages: list[PastMessage]
     cause: CauseWord | None
     reason: str | None
@@ -140,6 +158,10 @@ class TurnLine(_Line):
     note: str | None
     history: HandedIn | None
     left_out: Literal["rolled_back", "resumed"] | None
+    #: The ``turn_id`` of the earlier turn whose finished goals it takes over.
+    resumes: str | None = None
+    #: The plan that was handed in: there may be no ``goals`` of it yet, and asking again runs it again.
+    spec: PlanSpec | None = None
     started_at: Time
     ended_at: Time | None
 
@@ -148,7 +170,7 @@ class MessageLine(_Line):
     """A message that waits."""
 
     type: Literal["message"]
-    text: str = Field(min_length=1)
+    text: NotBlank
     held: bool
     created_at: Time
 
@@ -162,6 +184,7 @@ def read_lines(lines: list[dict[str, Any]]) -> tuple[SessionLine, list[TurnLine]
     found = [_read_line(number, line) for number, line in enumerate(lines, start=1)]
     if not found or not isinstance(found[0], SessionLine) or any(isinstance(line, SessionLine) for line in found[1:]):
         raise _refusal("lines.1", "the first line must be the session, and no other")
+    _check_resumes(found)
     past = [line for line in found if isinstance(line, TurnLine)]
     waiting = [line for line in found if isinstance(line, MessageLine)]
     if len(waiting) > MAX_WAITING:
@@ -172,16 +195,34 @@ def read_lines(lines: list[dict[str, Any]]) -> tuple[SessionLine, list[TurnLine]
 def _read_line(number: int, line: dict[str, Any]) -> SessionLine | TurnLine | MessageLine:
     try:
         read = _READER.validate_python(line)
-        if isinstance(read, TurnLine) and read.goals:
-            goals = cast(list[GoalSpec], read.goals)  # it has all that the check looks at
-            check_plan(PlanSpec.model_construct(goals=goals))  # a resume runs it
+        if isinstance(read, TurnLine):
+            _check_plans(number, read)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in ("lines", number, *first["loc"]))
         raise _refusal(where, f"line {number}: {first['msg']}") from None
-    except InvalidPlan as error:
-        raise _refusal(f"lines.{number}.goals", f"line {number}: {error.detail}") from None
     return read
+
+
+def _check_plans(number: int, turn: TurnLine) -> None:
+    """What a resume, or asking again, runs."""
+    goals = cast(list[GoalSpec], turn.goals)  # it has all that the check looks at
+    made = PlanSpec.model_construct(goals=goals) if goals else None
+    for name, plan in (("goals", made), ("spec", turn.spec)):
+        try:
+            if plan is not None:
+                check_plan(plan)
+        except InvalidPlan as error:
+            raise _refusal(f"lines.{number}.{name}", f"line {number}: {error.detail}") from None
+
+
+def _check_resumes(lines: list[SessionLine | TurnLine | MessageLine]) -> None:
+    seen: set[str] = set()
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, TurnLine):
+            if line.resumes is not None and line.resumes not in seen:
+                raise _refusal(f"lines.{number}.resumes", f"line {number}: no turn before it has the id in resumes")
+            seen.add(line.turn_id)
 
 
 def _refusal(field: str, message: str) -> InvalidRequest:
@@ -220,6 +261,7 @@ def _turn_line(connection: Connection, turn: RowMapping) -> dict[str, Any]:
         "input": turn["input"], "messages": end.get("messages", []),
         "cause": end.get("cause"), "reason": end.get("reason"), "error": end.get("error"),
         "receipt": end.get("receipt"), "usage": turn["usage"], "goals": plan["goals"], "note": plan["note"],
-        "history": history, "left_out": turn["left_out"], "started_at": iso(turn["created_at"]),
+        "history": history, "left_out": turn["left_out"], "resumes": turn["resumes"], "spec": turn["spec"],
+        "started_at": iso(turn["created_at"]),
         "ended_at": iso(turn["ended_at"]) if turn["ended_at"] is not None else None,
     }  # fmt: skip

@@ -36,6 +36,12 @@ def said_by(plan: Plan | None) -> list[Said]:
     ]
 
 
+def with_earlier(said: list[Said], earlier: list[Said]) -> list[Said]:
+    """Where a goal has said nothing itself, what it had said in the turn that was resumed: that must not be lost."""
+    before = {each.goal_id: each for each in earlier}
+    return [before.get(each.goal_id, each) if each.rounds.is_empty else each for each in said]
+
+
 def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[str, Any]]:
     """The messages behind the user's: one assistant message, or a single goal's tool rounds; one mark at the end.
 
@@ -56,6 +62,8 @@ def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[
 def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> list[dict[str, Any]]:
     """The same, its last assistant message marked with how the turn ended, if that was not by itself."""
     last = next(message for message in reversed(messages) if message["role"] == "assistant")
+    for name in ("stopped", "cause", "failed"):
+        last.pop(name, None)
     if state == "cancelled":
         last |= {"stopped": True, "cause": cause}
     elif state == "failed":

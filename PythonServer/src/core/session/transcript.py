@@ -19,7 +19,7 @@ from core.session.repair import repair
 from core.store.tables import events, turns
 
 _STOP_NOTE: Final = (
-    "The previous answer in this conversation was stopped ({cause}) before it was complete. "
+    "The previous answer in this conversation was stopped{cause} before it was complete. "
     "Do not take that work up again unless the user asks for it."
 )
 _EARLIER: Final = "Instructions that came with the earlier conversation:\n"
@@ -96,7 +96,7 @@ def request_messages(
         parts.append(f"Result of “{title}”:\n{text}")
     stopped = _stop_to_tell(history)
     if stopped is not None:
-        parts.append(_STOP_NOTE.format(cause=_by_whom(stopped["cause"])))
+        parts.append(_STOP_NOTE.format(cause=_by_whom(stopped.get("cause"))))
     said = [_bare(each) for each in history if each["role"] != "system"]
     system = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
     return [*system, *said, {"role": "user", "content": prompt}]
@@ -118,8 +118,10 @@ def _stop_to_tell(history: list[dict[str, Any]]) -> dict[str, Any] | None:
     return None
 
 
-def _by_whom(cause: str) -> str:
-    return "by the user" if cause == CauseWord.USER else cause
+def _by_whom(cause: str | None) -> str:
+    if cause is None:  # the mark is damaged; what counts is that it was stopped
+        return ""
+    return " (by the user)" if cause == CauseWord.USER else f" ({cause})"
 
 
 def results_for(goal: Goal) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from core.plan.plan_spec import GoalSpec, PlanSpec
 from core.plan.scheduler import Workers
 from core.session.receipt import Stock
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.said import close_calls, said_by, turn_messages
+from core.session.said import Said, close_calls, said_by, turn_messages, with_earlier
 from core.session.turns import note_stop
 from core.session.usage import UsageSum
 from core.store.writer import Writer
@@ -58,6 +58,10 @@ class Turn:
         self._writer = writer
         self.workers = workers
         self._usage = UsageSum()
+        #: What the goals had said in the turn that this one resumes.
+        self.earlier: list[Said] = []
+        #: The answer is complete; what still runs, such as a title in the making, is no part of it.
+        self.is_answered = False
         #: A title for the session, if this turn made one.
         self.title: str | None = None
         self._cancel_timeout_s = cancel_timeout_s
@@ -295,9 +299,10 @@ class Turn:
         said = said_by(plan)
         word = cause.word if cause is not None else None
         closing = close_calls(said, self.start.run_id, self.start.turn_id, word or state)
+        said = with_earlier(said, self.earlier)
         return TurnOutcome(
             state,
-            turn_messages(said, state, word),
+            turn_messages(said, "completed" if self.is_answered else state, word),
             order=self.order_in_force(),
             receipt=self._stock.final() if cause is not None and self._stock is not None else None,
             error=message,

@@ -14,8 +14,10 @@ from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
 from core.session.inbox import hand_back, hold, queue_once, release_held, settle_message, take_next
+from core.session.queries import read_event_data
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
+from core.session.said import marked
 from core.store.commit import Transaction
 from core.store.tables import runs, sessions, turns
 
@@ -203,7 +205,8 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
         tx.emit(event)
     if outcome.plan is not None:
         tx.emit(Event(run_id, EventType.PLAN_UPDATED, outcome.plan, turn_id), mark="plan_seq")
-    end = Event(run_id, TURN_END[state], _end_data(outcome, order), turn_id)
+    messages = _messages_of(tx, turn_id, outcome, state, order)
+    end = Event(run_id, TURN_END[state], _end_data(outcome, messages, order), turn_id)
     tx.emit(end, mark="end_seq")
     tx.connection.execute(
         update(turns).where(turns.c.id == turn_id).values(state=state, ended_at=time.time(), usage=outcome.usage)
@@ -211,12 +214,26 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
     if outcome.title is not None:
         tx.connection.execute(update(sessions).where(sessions.c.id == run["session_id"]).values(title=outcome.title))
     tx.open_turns[run_id] = None
-    recorded = TurnOutcome(state, outcome.messages, order, outcome.receipt, outcome.error)
+    recorded = TurnOutcome(state, messages, order, outcome.receipt, outcome.error)
     return recorded, _go_on(tx, run, recorded)
 
 
-def _end_data(outcome: TurnOutcome, order: StopOrder | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"messages": outcome.messages, "usage": outcome.usage}
+def _messages_of(
+    tx: Transaction, turn_id: str, outcome: TurnOutcome, state: str, order: StopOrder | None
+) -> list[dict[str, Any]]:
+    """What the turn adds to the history: what it said or, resumed and with no plan yet, what was there before."""
+    resumed = read_turn(tx, turn_id)["resumes"]
+    word = order.cause.word if order is not None else None
+    if resumed is not None and outcome.plan is None:
+        old = read_turn(tx, resumed)
+        messages: list[dict[str, Any]] = read_event_data(tx.connection, old["run_id"], old["end_seq"])["messages"]
+        return marked(messages, state, word)
+    # A stop that was recorded while the turn finished by itself makes its end, too.
+    return outcome.messages if state == outcome.state else marked(outcome.messages, state, word)
+
+
+def _end_data(outcome: TurnOutcome, messages: list[dict[str, Any]], order: StopOrder | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"messages": messages, "usage": outcome.usage}
     if order is not None:
         data |= {"cause": order.cause.word, "reason": order.cause.reason, "receipt": outcome.receipt or []}
     if outcome.error is not None:

@@ -53,6 +53,7 @@ runs: Final = Table(
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
     Index("ix_runs_owner", "tenant", "owner", "id"),
+    Index("ix_runs_session", "session_id", "id"),
     # One live run a session, whoever races.
     Index(
         "ux_runs_live_session",

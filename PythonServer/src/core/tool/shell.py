@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -80,6 +81,8 @@ class Shell:
         return _result(output, ending, self._note(run, ending, timeout_s), time.monotonic() - began)
 
     def _folder(self, cwd: str | None) -> Path:
+        with contextlib.suppress(OSError):  # an earlier command may have removed it
+            self._work_dir.mkdir(parents=True, exist_ok=True)
         folder = self._work_dir / (cwd or "")
         try:
             if folder.is_dir():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine as Database
 
@@ -17,6 +17,8 @@ from core.agent.ports import Asked
 from core.agent.tool_batch import ToolBatch
 from core.agent.tool_loop import answer_with_tools
 from core.base.InputOutput import close_flag, open_flag, set_stopped
+from core.cancellation import Cause, CauseWord
+from core.clock import alarm_clock
 from core.errors import NotFound, ProviderError, ProviderNonsense, ProviderRejected
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -35,6 +37,9 @@ from core.tool.tool import ToolFailed
 log = logging.getLogger(__name__)
 
 History = list[dict[str, Any]]
+
+#: Seconds that a title may take.
+TITLE_S: Final = 10.0
 
 
 class ChatBot2:
@@ -67,18 +72,20 @@ class ChatBot2:
         start = turn.start
         with self._database.connect() as connection:
             history = read_transcript(connection, start.session_id, before=start.turn_id)
-            earlier, finished = read_earlier(connection, start)
+            earlier = read_earlier(connection, start)
+        turn.earlier = earlier.said
         pause_at("chatbot.before_planning")
         on_started()
         remark = None
-        if earlier is not None:
-            spec = earlier
+        if earlier.spec is not None:
+            spec = earlier.spec
         elif start.spec is not None:
             spec = PlanSpec.model_validate(start.spec)
         elif start.options.get("planning") == "none":
             spec = PlanSpec.single(start.input)
         else:
             spec, remark = self._ask_for_plan(turn, history)
+        finished = earlier.finished
         plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else self._work(turn, goal, history))
         turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
         return plan
@@ -135,14 +142,23 @@ class ChatBot2:
             if session_title(connection, turn.start.session_id) is not None:
                 return
         said = turn.said  # of the plan; beside it, the turn has another one
+        turn.is_answered = True
         goal = turn.run_aside("title", self._agent(turn), lambda goal: self._title_call(turn, goal, said))
         if goal.error is not None:
             log.warning("%s: the session got no title", turn.start.turn_id)
 
     def _title_call(self, turn: Turn, goal: Goal, said: str) -> None:
-        agent = _agent_of(goal)
+        agent, asked = _agent_of(goal), _asked(goal, None)
         request = ModelRequest(title_messages(turn.start.input, said), agent.profile.model)
-        turn.title = read_title(agent.ask(request, _asked(goal, None), turn).text)
+        # The user waits for the turn's end, and the answer is there: a name is not worth much of that.
+        def give_up() -> None:
+            asked.scope.cancel(Cause(CauseWord.DEADLINE, f"the title took longer than {TITLE_S:g} s"))
+
+        alarm = alarm_clock.after(TITLE_S, give_up)
+        try:
+            turn.title = read_title(agent.ask(request, asked, turn).text)
+        finally:
+            alarm.call_off()
 
 
 def _run_tool(turn: Turn, tool: dict[str, Any], agent: Agent, asked: Asked) -> str:
