@@ -284,3 +284,30 @@ def test_tools_that_wait_for_a_place_at_a_stop_never_begin(
         ("goal", "cancelled"), ("tool", "aborted"), ("tool", "not_started"), ("tool", "not_started")
     ]  # fmt: skip
     five_checks(run, models, key)
+
+
+def test_a_plan_of_many_tools_needs_no_more_threads_than_there_are_places_and_stops_with_most_not_begun(
+    one_place: LocalServer, models: ModelServer, key: str
+) -> None:
+    held = Switch()
+    most: list[int] = []
+
+    def work(run: ToolRun) -> ToolResult:
+        most.append(sum(thread.name == "call" for thread in threading.enumerate()))
+        if len(most) == 20:
+            held.hold()
+        return ToolResult("done")
+
+    give_tool(one_place, "count", work)
+    goals = [{"id": f"g{number}", "tool": {"name": "count", "arguments": {}}} for number in range(200)]
+    run = one_place.api().start("many", plan={"goals": goals})
+    held.wait_reached()
+    run.cancel()
+    held.open()
+    run.wait_parked()
+    assert len(most) == 20
+    assert max(most) < 15  # the place, the goals that lent it and come back, and what is about to begin or end
+    (end,) = of_type(run, "turn_cancelled")
+    outcomes = [item["outcome"] for item in end["receipt"] if item["kind"] == "goal"]
+    assert outcomes.count("not_started") >= 175
+    five_checks(run, models, key)
