@@ -97,7 +97,8 @@ def test_an_earlier_conversation_goes_before_the_first_message_and_every_provide
 def test_names_and_ids_that_servers_refuse_do_not_spoil_the_session(
     each_provider: ServerProcess, models: ModelServer, key: str
 ) -> None:
-    names, ids = ["functions.look", "functions_look", "l" * 70], ["toolu:" + "0" * 50 + str(number) for number in range(3)]
+    names = ["functions.look", "functions_look", "l" * 70]
+    ids = ["toolu:" + "0" * 50 + str(number) for number in range(3)]
     functions = [{"name": name, "arguments": "{}"} for name in names]
     calls = [{"id": i, "type": "function", "function": each} for i, each in zip(ids, functions, strict=True)]
     results = [{"role": "tool", "tool_call_id": i, "content": f"of {name}"} for i, name in zip(ids, names, strict=True)]
@@ -107,7 +108,8 @@ def test_names_and_ids_that_servers_refuse_do_not_spoil_the_session(
 
     said = run.transcript()
     assert said[-1]["content"] == "All messages are in order."
-    assert [(each["id"], each["function"]["name"]) for each in said[1]["tool_calls"]] == list(zip(ids, names, strict=True))
+    assert [each["id"] for each in said[1]["tool_calls"]] == ids
+    assert [each["function"]["name"] for each in said[1]["tool_calls"]] == names
     sent = last_call(models, key).messages
     [asked] = [each for each in sent if each.get("tool_calls")]
     answers = {each["tool_call_id"]: each["content"] for each in sent if each["role"] == "tool"}

@@ -98,9 +98,7 @@ def test_many_rounds_in_a_row_are_one_answer(user: Api, models: ModelServer, key
     _finish(run, models, key)
 
 
-def test_a_model_that_says_nothing_after_its_tools_has_done_its_work(
-    user: Api, models: ModelServer, key: str
-) -> None:
+def test_a_model_that_says_nothing_after_its_tools_has_done_its_work(user: Api, models: ModelServer, key: str) -> None:
     run = user.start(script("toolcall", name="shell", arguments='{"command":"true"}', tokens=0, key=key))
     assert run.wait_parked() == "awaiting_input"
     assert [message["role"] for message in run.transcript()] == ["user", "assistant", "tool"]
@@ -137,7 +135,9 @@ def test_a_model_that_says_nothing_at_all_has_failed(user: Api, models: ModelSer
         ("shell", '{"command":"true","cwd":"no-such-folder"}', ["no folder"]),
         ("shell", '{"command":"true\\u0000"}', []),
     ],
-    ids=["unknown", "odd-name", "long-name", "missing", "type", "range", "extra", "list", "half", "two", "no-folder", "nul"],
+    ids=[
+        "unknown", "odd-name", "long-name", "missing", "type", "range", "extra", "list", "half", "two", "no-folder", "nul",
+    ],
 )
 def test_a_call_that_cannot_be_made_is_told_to_the_model_and_the_loop_goes_on(
     user: Api, models: ModelServer, key: str, name: str, arguments: str, words: list[str]

@@ -222,18 +222,18 @@ def test_a_goal_that_was_finished_is_not_made_again_when_the_resume_is_stopped_a
     chat.end()
 
 
-def _try(examples: int, length: int, **more: Any) -> None:
+def _try(examples: int, length: int) -> None:
     run_state_machine_as_test(
         Chat,
         settings=settings(
             max_examples=examples, stateful_step_count=length, deadline=None, report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck), print_blob=True, **more,
+            suppress_health_check=list(HealthCheck), print_blob=True,
         ),
     )  # fmt: skip
 
 
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(60, 25, derandomize=True)
+    _try(60, 25)
 
 
 @pytest.mark.slow

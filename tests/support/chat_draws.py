@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from core.errors import ProviderSilent
 from core.provider.failures import ServerRejected, ServerUnreachable
 from core.provider.provider import ModelRequest, ToolCall, Usage
 from core.session.foreign import read_history
@@ -138,6 +139,8 @@ MOVES: Final = st.builds(
             ServerRejected("too busy", 429, is_retryable=True),
             *[ServerRejected("no such model", 404, is_retryable=False)] * 3,
             ServerUnreachable("the connection broke", is_retryable=True),
+            ProviderSilent("the model answered nothing"),
+            ProviderSilent("the model answered nothing"),
         ]
     ),
     st.just(ToolResult("done"))

@@ -11,17 +11,12 @@ from sqlalchemy import Connection, select, text
 from core.call import CallKind, Outcome
 from core.cancellation import CauseWord
 from core.plan.goal_status import FINAL, MOVES
-from core.provider.anthropic_body import messages_body
-from core.provider.openai_format import request_body
 from core.provider.provider import ModelRequest
-from core.provider.wire_names import tool_names
 from core.session import run_state
 from core.session.transcript import read_transcript, request_messages
 from core.store.tables import events, messages, runs, turns
-from de2generator import anthropic_strict, strict
-from tests.support.vendor_types import check_anthropic_body, check_openai_body
-
-Row = dict[str, Any]
+from tests.support.chat_said import Row, SaidByGoal, check_said, plan_of, said_by
+from tests.support.strict_request import check_request
 
 TURN_ENDS: Final = {"turn_completed": "completed", "turn_cancelled": "cancelled", "turn_failed": "failed"}
 RUN_ENDS: Final = {"run_completed": "completed", "run_cancelled": "cancelled", "run_failed": "failed"}
@@ -80,8 +75,15 @@ def check(log: Log, earlier: Log | None, told: Told) -> None:
     _check_moves(log)
     for run in log.runs:
         _check_run(run, [turn for turn in log.turns if turn["run_id"] == run["id"]], log.events[run["id"]])
+    ends: dict[str, list[Row]] = {}
+    said: dict[str, SaidByGoal] = {}
     for turn in log.turns:
-        _check_turn(turn, log.of_turn(turn))
+        of_turn = log.of_turn(turn)
+        _check_turn(turn, of_turn)
+        said[turn["id"]] = said_by(of_turn, said.get(turn["resumes"], {}))
+        if turn["state"] != "open":
+            ends[turn["id"]] = of_turn[-1]["data"]["messages"]
+            check_said(turn, of_turn, said[turn["id"]], ends.get(turn["resumes"]))
     _check_resumed(log)
     _check_messages(log)
     _check_transcript(log)
@@ -155,7 +157,7 @@ def _check_turn(turn: Row, log: list[Row]) -> None:
         assert not [event for event in late if event["type"] in _NOT_AFTER_STOP], "it went on after its stop"
         assert not [event for event in late if event["data"].get("status") in ("IN_PROGRESS", "CHILDREN_IN_PROGRESS")]
     assert not [event for event in log if "LATE" in json.dumps(event["data"]) and event["type"] != "turn_started"]
-    statuses = _check_goals(turn, log)
+    _check_goals(turn, log)
     _check_calls(turn, log)
     if turn["state"] == "open":
         return
@@ -167,25 +169,10 @@ def _check_turn(turn: Row, log: list[Row]) -> None:
         assert end["data"]["cause"] == stops[0]["data"]["cause"] == turn["stop"]["cause"]
         assert end["data"]["cause"] in set(CauseWord)
         _check_receipt(end["data"]["receipt"])
-    _check_said(turn, end, log, statuses)
 
 
-def _plan_of(log: list[Row]) -> list[Row]:
-    """The goals of the newest plan, parents first, in plan order, each with ``path``: itself and those around it."""
-    plans = [event["data"]["goals"] for event in log if event["type"] == "plan_updated"]
-    found: list[Row] = []
-    waiting: list[tuple[Row, tuple[str, ...]]] = [(goal, ()) for goal in reversed(plans[-1])] if plans else []
-    while waiting:
-        goal, around = waiting.pop()
-        path = (*around, goal["id"])
-        found.append({**goal, "path": path})
-        waiting.extend((child, path) for child in reversed(goal["goals"]))
-    return found
-
-
-def _check_goals(turn: Row, log: list[Row]) -> dict[str, Row]:
-    """The newest status event of each goal that has one."""
-    goals = {goal["id"]: goal for goal in _plan_of(log)}
+def _check_goals(turn: Row, log: list[Row]) -> None:
+    goals = {goal["id"]: goal for goal in plan_of(log)}
     newest: dict[str, Row] = {}
 
     def status(goal_id: str) -> str:
@@ -203,7 +190,6 @@ def _check_goals(turn: Row, log: list[Row]) -> dict[str, Row]:
     if turn["state"] != "open":
         assert {goal_id: status(goal_id) for goal_id in goals} == {each["id"]: each["status"] for each in goals.values()}
         assert all(goal["status"] in FINAL for goal in goals.values())
-    return newest
 
 
 def _check_calls(turn: Row, log: list[Row]) -> None:
@@ -236,80 +222,12 @@ def _check_receipt(receipt: list[Row]) -> None:
     assert len(set(found)) == len(found)
 
 
-# -- what a turn said ----------------------------------------------------------------------------------
-
-
-def _check_said(turn: Row, end: Row, log: list[Row], statuses: dict[str, Row]) -> None:
-    leaves = [goal["id"] for goal in _plan_of(log) if not goal["goals"]]
-    rounds = {leaf: _rounds_of([event for event in log if event["goal_id"] == leaf]) for leaf in leaves}
-    said = [{name: message[name] for name in message if name not in ("stopped", "cause", "failed")}
-            for message in end["data"]["messages"]]  # fmt: skip
-    only = rounds[leaves[0]] if len(leaves) == 1 else []
-    if any(message.get("tool_calls") for message in only):
-        assert said == only
-    else:
-        texts = []
-        for leaf in leaves:
-            done = statuses.get(leaf, {}).get("status") == "COMPLETED"
-            words = [message["content"] for message in rounds[leaf] if message["role"] == "assistant"]
-            texts.append(statuses[leaf]["result"] if done else "\n\n".join(each for each in words if each))
-        content = "\n\n".join(each for each in texts if each)
-        (message,) = said
-        assert message["role"] == "assistant"
-        if content.strip():
-            assert message["content"] == content
-        else:
-            assert message["content"].endswith(" before any text]")
-    marked = [message for message in end["data"]["messages"] if "stopped" in message or "failed" in message]
-    assert len(marked) == (turn["state"] != "completed")
-
-
-def _rounds_of(log: list[Row]) -> list[Row]:
-    """Texts, calls and results of one goal as the messages that they make."""
-    made: list[Row] = []
-    results = {event["call_id"]: event["data"] for event in log if event["type"] == "tool_result"}
-    was_result = False
-    for event in log:
-        if event["type"] == "text":
-            if not made or made[-1].get("tool_calls"):
-                made.append({"role": "assistant", "content": ""})
-            made[-1]["content"] += event["data"]["text"]
-        elif event["type"] == "tool_call":
-            if not made or was_result:
-                made.append({"role": "assistant", "content": ""})
-            made[-1].setdefault("tool_calls", []).append(event)
-        was_result = event["type"] == "tool_result" or (was_result and event["type"] not in ("text", "tool_call"))
-    said: list[Row] = []
-    for message in made:
-        calls = message.pop("tool_calls", [])
-        if not message["content"].strip():
-            message["content"] = ""
-        if calls:
-            message["tool_calls"] = [
-                {"id": call["call_id"], "type": "function",
-                 "function": {"name": call["data"]["name"], "arguments": _an_object(call["data"]["arguments"])}}
-                for call in calls
-            ]  # fmt: skip
-        if calls or message["content"]:
-            said.append(message)
-        for call in calls:
-            result = results.get(call["call_id"], {"content": None, "is_error": False})
-            tool = {"role": "tool", "tool_call_id": call["call_id"], "content": result["content"]}
-            said.append(tool | ({"is_error": True} if result["is_error"] else {}))
-    return said
-
-
-def _an_object(arguments: str) -> str:
-    good = arguments.startswith("{") or not arguments  # of those that are drawn
-    return (arguments or "{}") if good else json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
-
-
 def _check_resumed(log: Log) -> None:
     """A goal that was completed once is never worked on again by a turn that resumes that one."""
     finished: dict[str, dict[str, Any]] = {}
     for turn in log.turns:
         of_turn = log.of_turn(turn)
-        inner = {goal["id"] for goal in _plan_of(of_turn) if goal["goals"]}
+        inner = {goal["id"] for goal in plan_of(of_turn) if goal["goals"]}
         before = finished.get(turn["resumes"], {})
         done = {
             event["goal_id"]: event["data"].get("result")
@@ -357,18 +275,6 @@ def _check_transcript(log: Log) -> None:
     assert [message for message in log.transcript if message["turn_id"] is not None] == expected
     if all(turn["state"] != "open" for turn in log.turns):
         check_request(ModelRequest(request_messages("Be brief.", log.transcript, "next"), "m"))
-
-
-def check_request(request: ModelRequest) -> None:
-    """Every kind of provider takes it."""
-    assert strict.find_fault(request.messages) is None, strict.find_fault(request.messages)
-    names = tool_names(request)
-    body = request_body(request, names)
-    assert strict.find_name_fault(body) is None, strict.find_name_fault(body)
-    check_openai_body(body)
-    body = messages_body(request, names)
-    assert anthropic_strict.find_fault(body) is None, anthropic_strict.find_fault(body)
-    check_anthropic_body(body)
 
 
 def check_users(log: Log, turn_id: str, request: ModelRequest) -> None:

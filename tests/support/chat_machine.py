@@ -225,14 +225,14 @@ class WatchedPool(CallPool):
         super().__init__(places)
         self._stage = stage
 
-    def submit(self, jobs: Sequence[Callable[[], None]]) -> None:
+    def submit(self, jobs: Sequence[Callable[[], None]], first: bool = False) -> None:
         """See :meth:`CallPool.submit`."""
         watched = []
         for job in jobs:
             is_leaf = isinstance(job, _LeafJob)
             self._stage.note_job(is_leaf, 1)
             watched.append(partial(self._do, job, is_leaf))
-        super().submit(watched)
+        super().submit(watched, first)
 
     def _do(self, job: Callable[[], None], is_leaf: bool) -> None:
         try:
@@ -255,10 +255,10 @@ class WatchedEngine(Engine):
         self._stage = stage
         super().__init__(*arguments)
 
-    def launch(self, start: TurnStart) -> None:
+    def launch(self, start: TurnStart) -> Turn:
         """See :meth:`Engine.launch`."""
         self._stage.note_launch(1)
-        super().launch(start)
+        return super().launch(start)
 
     def _run_turn(self, turn: Turn) -> None:
         self._stage.note_turn(turn, True)

@@ -18,10 +18,11 @@ from core.provider.provider import ModelRequest, ToolCall
 from core.session.records import NewRun, StopOrder
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
-from tests.support.chat_invariants import Log, Told, check, check_request, check_users
+from tests.support.chat_invariants import Log, Told, check, check_users
 from tests.support.chat_machine import Ambush, ChatServer, new_folder, quick_times, refused
 from tests.support.core_kit import ALICE
 from tests.support.scripted_provider import Answer, Command, Gate
+from tests.support.strict_request import check_request
 
 SESSION = "s1"
 STOPS = ("cancel", "cancel", "stop plan", "stop session", "stop newest", "client gone", "deadline", "terminate")

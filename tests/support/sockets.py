@@ -14,7 +14,7 @@ _STATES = {"01": "ESTABLISHED", "02": "SYN_SENT", "08": "CLOSE_WAIT"}
 def count_connections(server: ServerProcess, url: str) -> Counter[str]:
     """State -> number of the connections of a server's processes to the place of ``url``.
 
-    The server's descriptors are hidden from its own user. Who is not root gets those of every process but this one.
+    The server's descriptors are hidden from its own user. Who may not look gets those of every process but this one.
     """
     assert server.process is not None
     end = f":{urlsplit(url).port:04X}"
@@ -37,7 +37,7 @@ def _sockets(pid: int) -> list[str]:
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
             target = str(link.readlink())
-        except OSError:  # closed meanwhile
+        except FileNotFoundError:  # closed meanwhile
             continue
         if target.startswith("socket:["):
             inodes.append(target.removeprefix("socket:[").removesuffix("]"))

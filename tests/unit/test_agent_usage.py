@@ -98,7 +98,9 @@ def test_a_whole_answer_is_as_the_server_counted_it() -> None:
     assert usage == {"model": "m", "partial": False, "source": "observed", "input_tokens": 7, "output_tokens": 1}
 
 
-@pytest.mark.parametrize(("counts", "source", "tokens"), [([Usage(7, 0)], "observed", (7, 0)), ([], "estimated", (10, None))])
+@pytest.mark.parametrize(
+    ("counts", "source", "tokens"), [([Usage(7, 0)], "observed", (7, 0)), ([], "estimated", (10, None))]
+)
 def test_an_answer_that_says_nothing_was_a_whole_one(
     counts: list[Delta], source: str, tokens: tuple[int, int | None]
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import InvalidRequest
-from core.session.foreign import MAX_MESSAGES, read_history
+from core.session.foreign import MAX_CALL_ID, MAX_MESSAGES, read_history
 from core.session.repair import repair
 from de2generator.strict import find_fault
 
@@ -315,6 +315,7 @@ _WRONG: list[tuple[Any, str]] = [
     (_assistant(_use(name=None)), "messages.1.content.0.name"),
     (_assistant(_use(name=" ")), "messages.1.content.0.name"),
     (_assistant(_use(id=5)), "messages.1.content.0.id"),
+    (_assistant(_use(id="a" * (MAX_CALL_ID + 1))), "messages.1.content.0.id"),
     (_assistant(audio={"id": "x"}), "messages.1.audio"),
     (_assistant(refusal=5), "messages.1.refusal"),
     (_assistant(tool_calls={}), "messages.1.tool_calls"),

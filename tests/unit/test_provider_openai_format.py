@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from core.cancellation import Level, Scope
 from core.errors import ProviderNonsense, ProviderSilent
+from core.provider.make_provider import make_provider
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, ToolCall, Usage
 from core.provider.surrogates import TextJoiner, whole_text
 from core.provider.wire_names import tool_names
 from de2generator.strict import find_fault, find_name_fault
 from tests.support.anthropic_kit import assistant, result, tool, user
+from tests.support.provider_kit import reply
+from tests.support.raw_server import Peer, RawServer
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 
@@ -227,7 +230,7 @@ def test_names_that_servers_refuse_are_renamed_in_offer_choice_and_history_and_f
     assert wire[-1] == "functions_shell"
     assert body["tool_choice"]["function"]["name"] == wire[1] == "functions_shell_2"
     assert [known.inner(name) for name in wire] == names
-    assert body["tools"][1]["function"] == tool("functions_shell_2")["function"] | {"description": "does functions.shell"}
+    assert body["tools"][1]["function"] == tool("functions.shell")["function"] | {"name": wire[1]}
 
 
 def test_a_call_by_the_wires_name_comes_back_under_the_tools_own() -> None:
@@ -240,6 +243,25 @@ def test_a_call_by_the_wires_name_comes_back_under_the_tools_own() -> None:
     deltas = [*(each for payload in [*payloads, "[DONE]"] for each in reader.take(payload)), *reader.end()]
 
     assert [each.name for each in deltas if isinstance(each, ToolCall)] == ["files.read", "files.read", "made.up"]
+
+
+@pytest.mark.parametrize("kind", ["openai", "de2generator"])
+def test_each_kind_of_provider_offers_the_clean_name_and_hands_on_the_tools_own(kind: str) -> None:
+    def call_what_is_offered(peer: Peer) -> None:
+        asked = peer.read_request()
+        assert asked is not None
+        [offered] = json.loads(asked.body)["tools"]
+        call = {"id": "a", "function": {"name": offered["function"]["name"], "arguments": "{}"}}
+        peer.answer(json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": None}]}).encode())
+
+    with RawServer(call_what_is_offered) as server:
+        provider = make_provider(kind, server.url + ("/v1" if kind == "openai" else ""))
+        [called, _] = reply(provider, ModelRequest([user("go")], "m", [tool("files.read")]))
+        [sent] = server.peer(0).requests
+        provider.close()
+
+    assert called == ToolCall("a", "files.read", "{}")
+    assert json.loads(sent.body)["tools"][0]["function"]["name"] == "files_read"
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
@@ -273,7 +295,9 @@ def test_what_was_sent_before_is_sent_the_same_when_the_history_grows(
     offered: list[str], calls: list[tuple[str, str]], shorter: int
 ) -> None:
     said = [
-        each for name, call_id in calls for each in (assistant("", (call_id, name, "{}")), result(call_id, f"of {name}"))
+        each
+        for name, call_id in calls
+        for each in (assistant("", (call_id, name, "{}")), result(call_id, f"of {name}"))
     ]
     tools = [tool(name) for name in offered]
 
@@ -282,11 +306,9 @@ def test_what_was_sent_before_is_sent_the_same_when_the_history_grows(
 
     assert whole["messages"][: len(before["messages"])] == before["messages"]
     assert whole.get("tools") == before.get("tools")
-    wire = {}
-    for message, (name, _) in zip(whole["messages"][1::2], calls, strict=True):
-        assert wire.setdefault(name, message["tool_calls"][0]["function"]["name"])
-        assert wire[name] == message["tool_calls"][0]["function"]["name"]
-    assert len(set(wire.values())) == len(wire)
+    sent = [message["tool_calls"][0]["function"]["name"] for message in whole["messages"][1::2]]
+    pairs = set(zip((name for name, _ in calls), sent, strict=True))
+    assert len(pairs) == len({name for name, _ in calls}) == len(set(sent))
 
 
 def test_ten_thousand_equal_ids_are_told_apart_in_time() -> None:

@@ -89,6 +89,20 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_runs(bench: ShellBench,
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("cwd", [None, "", "."])
+def test_a_command_that_removes_the_working_folder_does_not_keep_the_next_from_running(
+    tmp_path: Path, cwd: str | None
+) -> None:
+    bench = ShellBench(tmp_path / "data" / "work")
+    (tmp_path / "data" / "work").mkdir(parents=True)
+    assert bench.run(f"touch mine; rm -rf {tmp_path}/data").exit_code == 0
+    assert not (tmp_path / "data").exists()
+
+    answer = bench.run("pwd; ls", **({} if cwd is None else {"cwd": cwd}))
+
+    assert (answer.stdout, answer.exit_code) == (f"{tmp_path}/data/work\n", 0)
+
+
 def test_a_command_sees_allowed_variables_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_API_KEY", "very-secret")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")

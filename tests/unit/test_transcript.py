@@ -115,6 +115,19 @@ def test_a_stop_note_is_given_once_and_only_right_after_the_stop() -> None:
     assert not any("was stopped" in str(m["content"]) for m in request_messages("", later, "more"))
 
 
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        ({"cause": "user"}, "was stopped (by the user) before it"),
+        ({"cause": "deadline"}, "was stopped (deadline) before it"),
+        ({}, "was stopped before it"), ({"cause": None}, "was stopped before it"),
+    ],
+)  # fmt: skip
+def test_a_stop_note_says_why_if_that_is_known(mark: dict[str, Any], told: str) -> None:
+    stopped = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "half", "stopped": True, **mark}]
+    assert told in request_messages("", stopped, "next")[0]["content"]
+
+
 def test_nothing_of_ours_goes_to_the_model_with_the_history() -> None:
     history: list[dict[str, Any]] = [
         {"role": "user", "content": "q", "turn_id": "t_1"},

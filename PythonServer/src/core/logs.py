@@ -1,4 +1,7 @@
-"""Logs: one line an event on standard error. What a user or a model wrote, and tokens, are never logged."""
+"""Logs: one line an event on standard error. Our own lines never hold what a user or a model wrote, nor tokens.
+
+A traceback ends with its exception's message, which may quote something.
+"""
 
 import logging
 import sys

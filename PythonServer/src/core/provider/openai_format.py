@@ -82,9 +82,7 @@ class ChatReader:
     error object with code 499.
     """
 
-    def __init__(
-        self, scope: Scope, secrets: Sequence[str] = (), inner_name: Callable[[str], str] = str
-    ) -> None:
+    def __init__(self, scope: Scope, secrets: Sequence[str] = (), inner_name: Callable[[str], str] = str) -> None:
         self._scope = scope
         self._secrets = secrets
         self._inner_name = inner_name

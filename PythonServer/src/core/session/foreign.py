@@ -26,7 +26,8 @@ def read_history(data: Any) -> tuple[list[Message], list[str]]:
 
     Several texts of one message are joined by a blank line; thinking is left out, and so are keys that are not part
     of the conversation. Raises ``InvalidRequest`` that names the place: not at most 10,000 objects, an unknown role,
-    content of a wrong type, anything but text (image, audio, file, unknown), text that cannot be kept.
+    content of a wrong type, anything but text (image, audio, file, unknown), text that cannot be kept, an id of
+    more than 10,000 characters.
     """
     if not isinstance(data, list):
         _refuse("messages", "must be a list")
