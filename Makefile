@@ -10,8 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# More than one process runs the tests side by side: make test WORKERS=4
-WORKERS ?= 0
+# So many processes run the tests side by side: mostly they wait. WORKERS=0 runs them one after the other.
+WORKERS ?= 4
 KILLS ?= 200
 
 # What has been installed, and from which list; a changed list installs again.

@@ -194,6 +194,7 @@ def test_a_turn_that_is_taken_out_leaves_one_line_that_can_be_unfolded(page: Pag
         expect(chips(page)).to_have_text("stopped by you")
         assert said(server, page) == []
         page.reload()
+    expect(left_out(page)).to_have_text("taken out of the conversation")  # the past is loaded
     expect_answer(page)
     expect(left_out(page)).to_have_text("taken out of the conversation")
     assert said(server, page) == [("user", SHORT), ("assistant", "t1 t2 t3")]

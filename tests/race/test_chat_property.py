@@ -233,7 +233,7 @@ def _try(examples: int, length: int) -> None:
 
 
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(60, 25)
+    _try(50, 25)
 
 
 @pytest.mark.slow

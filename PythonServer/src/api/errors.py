@@ -22,7 +22,10 @@ HTTP_PROBLEMS = {
     404: ("not_found", "There is no such thing", "There is no such route"),
     405: ("method_not_allowed", "The route has no such method", "See the Allow header for those it has"),
     413: ("payload_too_large", "The body is too large", "A body may be 1 MiB at most"),
-    415: ("unsupported_media_type", "The body is no JSON", "Send it with Content-Type: application/json"),
+    415: (
+        "unsupported_media_type", "The body is no JSON",
+        "Send it with Content-Type: application/json (an export: application/jsonl)",
+    ),
 }
 #: The members of RFC 9457 and ``code``: no further member may take their place.
 FIXED_MEMBERS = frozenset({"type", "title", "status", "code", "detail", "instance"})

@@ -166,7 +166,7 @@ class RunsQuery(_Query):
 
     session_id: SessionId | None = None
     state: RunState | None = None
-    cursor: str | None = Field(default=None, max_length=40)
+    cursor: str | None = Field(default=None, pattern=r"^r_[0-9A-Z]{26}$", description="next_cursor of the page before")
     limit: int = Field(default=50, ge=1, le=200)
 
 

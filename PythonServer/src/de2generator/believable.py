@@ -49,13 +49,25 @@ _SENTENCES = (
 _CLOSING = "In short: start with {a}, keep an eye on {b}, and decide again after the first result."
 
 
+def _is_for_a_name(scene: Scene) -> bool:
+    """Whether a short title is asked for, and no answer."""
+    first = scene.chat.messages[0]
+    return first.get("role") == "system" and str(first.get("content")).startswith("Name the conversation")
+
+
+def name(shown: str) -> list[str]:
+    """The first words of the user's message in a conversation that is shown."""
+    asked = shown.partition("\n")[2] or shown
+    return [f"{word} " for word in asked.split()[:6]]
+
+
 async def answer(scene: Scene) -> None:
     """Answer like an assistant: call the tool that is forced, else talk for six to twelve seconds."""
     if scene.chat.must_call:
         await _call_tool(scene)
         return
     pace = Pace(1 / scene.tokens_per_second)
-    for token in say(scene.chat.asked):
+    for token in name(scene.chat.asked) if _is_for_a_name(scene) else say(scene.chat.asked):
         await pace.wait()
         await scene.reply.text(token)
     await scene.reply.finish()

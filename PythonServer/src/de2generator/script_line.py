@@ -27,7 +27,9 @@ class ScriptLine:
         for word in words[1:]:
             key, equals, value = word.partition("=")
             if not equals:
-                raise BadRequestError(f"script option {word!r} is not key=value")
+                raise BadRequestError(
+                    f"script option {word!r} is not key=value; a value holds no spaces: in JSON write \\u0020"
+                )
             options.append((key, value))
         return cls(words[0], tuple(options))
 

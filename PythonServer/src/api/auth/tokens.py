@@ -26,7 +26,7 @@ _UNFIT_FOR_A_NAME = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (jwt.ExpiredSignatureError, "the token has expired"),
     (jwt.ImmatureSignatureError, "the token is not valid yet"),
-    (jwt.InvalidSignatureError, "the signature does not match"),
+    (jwt.InvalidSignatureError, "the signature does not match: make the token with the key of this server"),
     (jwt.InvalidAlgorithmError, "the token is signed with an algorithm that is not accepted here"),
     (jwt.InvalidIssuerError, "the token has the wrong issuer"),
     (jwt.InvalidAudienceError, "the token is for another audience"),

@@ -215,7 +215,7 @@ class Main:
         with self.reading() as connection:
             session = find_session(connection, caller, session_id)
             if session is None:
-                raise NotFound("there is no such session")
+                raise NotFound("there is no session of yours with that id")
             return list(session_lines(connection, session))
 
     def import_session(self, caller: Caller, session_id: str | None, lines: list[dict[str, Any]]) -> dict[str, Any]:

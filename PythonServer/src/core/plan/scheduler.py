@@ -163,6 +163,8 @@ class Scheduler:
             return self._settle(goal, GoalStatus.CANCELLED, scope.cause, error=public_message(error))
         if not isinstance(error, ServerError):
             log.error("a goal failed with an unexpected %s", type(error).__name__, exc_info=error)
+        else:
+            log.warning("a goal failed: %s", error.code)
         return self._settle(goal, GoalStatus.FAILED, error=public_message(error))
 
     def _settle(

@@ -40,9 +40,9 @@ def find_session(connection: Connection, caller: Caller, session_id: str) -> Row
     """The row of a session of this caller; None if nobody has it; :class:`NotFound` if it is out of reach."""
     row = connection.execute(select(sessions).where(sessions.c.id == session_id)).mappings().first()
     if caller.session_id is not None and caller.session_id != session_id:
-        raise NotFound("there is no such session")
+        raise NotFound("there is no session of yours with that id")
     if row is not None and (row["tenant"], row["owner"]) != (caller.tenant, caller.sub):
-        raise NotFound("there is no such session")
+        raise NotFound("there is no session of yours with that id")
     return row
 
 

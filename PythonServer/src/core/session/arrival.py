@@ -49,7 +49,7 @@ class Arrival:
         """Make the session, its run, and the log of both; nothing of it runs. Returns the answer."""
         session_id, run_id = self._session_id, self._run_id
         if find_session(tx.connection, caller, session_id) is not None:
-            raise SessionExists(session_id=session_id)
+            raise SessionExists("give it another id with ?session_id=", session_id=session_id)
         mine = {"tenant": caller.tenant, "owner": caller.sub}
         created_at = _seconds(self._session.created_at)
         tx.connection.execute(

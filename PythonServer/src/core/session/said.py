@@ -61,7 +61,9 @@ def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[
 
 def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> list[dict[str, Any]]:
     """The same, its last assistant message marked with how the turn ended, if that was not by itself."""
-    last = next(message for message in reversed(messages) if message["role"] == "assistant")
+    last = next((message for message in reversed(messages) if message["role"] == "assistant"), None)
+    if last is None:
+        return messages
     for name in ("stopped", "cause", "failed"):
         last.pop(name, None)
     if state == "cancelled":
