@@ -82,7 +82,7 @@ class Running:
 
     def wait(self) -> "Running":
         """Until it ended."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join(6 * PATIENCE_S)
         assert not self._thread.is_alive(), "the model request is still running"
         return self
 

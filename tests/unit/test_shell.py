@@ -140,7 +140,8 @@ def test_a_command_has_a_session_of_its_own_and_the_usual_signals(bench: ShellBe
 
     session, pid = answer.stdout.split()[:2]
     assert session == pid
-    assert [int(word, 16) for word in answer.stdout.split()[3::2]] == [0, 0]
+    # Those above 31 are the C library's own, or nobody's.
+    assert [int(word, 16) & 0x7FFFFFFF for word in answer.stdout.split()[3::2]] == [0, 0]
 
 
 @pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800"])

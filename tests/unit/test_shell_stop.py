@@ -146,7 +146,8 @@ def test_fifty_calls_at_once_each_get_their_own_result_and_leave_nothing(bench: 
 
     assert [(answer.stdout, answer.exit_code) for answer in answers] == [(f"{n}\n", n) for n in range(50)]
     assert bench.mark.alive() == []
-    assert (descriptors(), children(), threading.active_count()) == before
+    assert (descriptors(), children()) == before[:2]
+    assert threading.active_count() <= before[2]  # idle threads of earlier tests may have ended meanwhile
 
 
 def test_fifty_calls_that_are_stopped_at_once_leave_nothing(bench: ShellBench) -> None:
@@ -160,7 +161,8 @@ def test_fifty_calls_that_are_stopped_at_once_leave_nothing(bench: ShellBench) -
 
     assert all(call.answer().interrupted for call in calls)
     assert bench.mark.alive() == []
-    assert (descriptors(), children(), threading.active_count()) == before
+    assert (descriptors(), children()) == before[:2]
+    assert threading.active_count() <= before[2]  # idle threads of earlier tests may have ended meanwhile
 
 
 def test_it_works_with_descriptors_above_1024(bench: ShellBench) -> None:
