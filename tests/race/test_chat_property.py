@@ -232,8 +232,9 @@ def _try(examples: int, length: int) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.timeout(300)
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(50, 25)
+    _try(70, 25)
 
 
 @pytest.mark.slow
