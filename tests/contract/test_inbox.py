@@ -1,12 +1,15 @@
 """Messages that come while a turn runs: each has one fate, and a stop does not lose them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support.api_client import Api, Run, in_threads
 from tests.support.five_checks import five_checks
 from tests.support.model_server import ModelServer, script
-from tests.support.plans import say_done, seen_at, start_silent, start_streaming
+from tests.support.plans import say_done, seen_at, start_silent
 from tests.support.servers import LocalServer, ServerProcess, gate
 
 
@@ -27,19 +30,24 @@ def _wait_delivered(run: Run, message_id: str) -> None:
     run.events(after=found["seq"])
 
 
+@pytest.mark.parametrize("provider", ["de2generator", "openai"])
 def test_messages_that_wait_are_delivered_in_order_one_turn_each(
-    any_server: ServerProcess, models: ModelServer, key: str
+    models: ModelServer, tmp_path: Path, key: str, provider: str
 ) -> None:
-    run = start_streaming(any_server.api(), models, key, tokens=15)
-    sent = [run.say(f"message {number}\n{say_done(key)}") for number in range(4)]
-    assert {answer["disposition"] for answer in sent} == {"queued"}
-    ids = [answer["message_id"] for answer in sent]
-    assert [message["message_id"] for message in _inbox(run)] == ids
-    _wait_delivered(run, ids[-1])
-    assert _inbox(run) == []
-    assert _ids(run, "message_delivered") == ids
-    assert [said["content"].split("\n")[0] for said in run.transcript()[2::2]] == [f"message {n}" for n in range(4)]
-    five_checks(run, models, key)
+    url = models.url + ("/v1" if provider == "openai" else "")
+    with LocalServer(tmp_path, url, llm_provider=provider) as server, gate("turn.before_finish") as end_of_the_first:
+        run = server.api().start(say_done(key))
+        end_of_the_first.wait_reached()
+        sent = [run.say(f"message {number}\n{say_done(key)}") for number in range(4)]
+        assert {answer["disposition"] for answer in sent} == {"queued"}
+        ids = [answer["message_id"] for answer in sent]
+        assert [message["message_id"] for message in _inbox(run)] == ids
+        end_of_the_first.open()
+        _wait_delivered(run, ids[-1])
+        assert _inbox(run) == []
+        assert _ids(run, "message_delivered") == ids
+        assert [said["content"].split("\n")[0] for said in run.transcript()[2::2]] == [f"message {n}" for n in range(4)]
+        five_checks(run, models, key)
 
 
 def test_a_message_to_a_parked_run_starts_a_turn(api: Api, models: ModelServer, key: str) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import secrets
 import stat
-import time
+import threading
 from pathlib import Path
 
 from core.errors import ConfigurationError
@@ -104,16 +104,25 @@ def _read_secret(path: Path) -> str:
 
 
 def _flock(fd: int) -> bool:
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
+    """Whether the lock was had in time: a server that was killed may take a moment to be gone."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        locked = threading.Event()
+        threading.Thread(target=_wait_for_lock, args=(os.dup(fd), locked), name="lock", daemon=True).start()
+        return locked.wait(PATIENCE_S)
+    return True
+
+
+def _wait_for_lock(fd: int, locked: threading.Event) -> None:
+    """The lock belongs to what both descriptors stand for: when the caller has given up and closed the other one, it
+    goes with this one.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        locked.set()
+    finally:
+        os.close(fd)
 
 
 def _holder(fd: int) -> str:
