@@ -48,6 +48,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     monkeypatch.setattr(feed_module, "GATHER_S", 0.0)
+    monkeypatch.setattr(feed_module, "GATHER_A_READER_S", 0.0)
     hub = FeedHub()
     yield Log(hub)
     hub.close()

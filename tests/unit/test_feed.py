@@ -20,6 +20,7 @@ from tests.support.core_kit import Started, wait_set
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FeedHub]:
     """A hub whose readers are told of every commit by itself; but see ``gathering``."""
     monkeypatch.setattr(feed_module, "GATHER_S", 0.0)
+    monkeypatch.setattr(feed_module, "GATHER_A_READER_S", 0.0)
     hub = FeedHub()
     yield hub
     hub.close()
@@ -311,3 +312,15 @@ def test_readers_that_come_and_go_while_events_are_published_see_no_gap_and_leav
     publishing.result()
     wait_set(done)
     assert hub._feeds == {}
+
+
+def test_the_more_readers_there_are_the_longer_is_gathered_and_a_turns_end_is_told_at_once_all_the_same(
+    hub: FeedHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "GATHER_A_READER_S", 3600.0)
+    readers = [hub.join("r_1") for _ in range(2)]
+    _publish(hub, 1)
+    _publish(hub, 2)
+    assert [_seqs(reader.read(0, 0)) for reader in readers] == [[1], [1]]
+    _publish(hub, 3, event_type=EventType.TURN_COMPLETED)
+    assert [_seqs(reader.read(1, 0)) for reader in readers] == [[2, 3], [2, 3]]

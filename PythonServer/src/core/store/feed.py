@@ -20,6 +20,8 @@ BATCH: Final = 500
 
 #: Seconds between two moments at which readers are woken: a thread woken for each event is what breaks at 1,000.
 GATHER_S: Final = 0.02
+#: The same for each reader, where there are more of them than that allows: else waking them takes a whole core.
+GATHER_A_READER_S: Final = 0.0001
 
 
 class StoredEvent:
@@ -83,14 +85,15 @@ class Feed:
         self._is_due = False
 
     def append(self, new: list[StoredEvent]) -> None:
-        """Called by the writer, in order. Readers are told at once after a pause, and then at most every 20 ms; the end
-        of a turn does not wait for that: somebody looks at a STOP button.
+        """Called by the writer, in order. Readers are told at once after a pause, and then at most every 20 ms, a crowd
+        of them less often; the end of a turn does not wait for that: somebody looks at a STOP button.
         """
         with self.lock:
             self._events.extend(new)
             self._size += sum(len(event.json) for event in new)
             self._forget_oldest()
-            pause = self._told_at + GATHER_S - time.monotonic()
+            gather_s = max(GATHER_S, GATHER_A_READER_S * len(self.readers))
+            pause = self._told_at + gather_s - time.monotonic()
             if pause <= 0 or any(event.type in TURN_ENDS for event in new):
                 self._tell()
             elif not self._is_due:
