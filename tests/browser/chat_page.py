@@ -2,7 +2,7 @@
 
 import json
 
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 #: Four goals that talk until they are stopped: three at once, and one that waits for them.
 FOUR_GOALS = (
@@ -57,6 +57,22 @@ def expect_answer(page: Page) -> None:
     expect(page.locator(".turn")).to_have_count(before + 1)
     expect(last_turn(page)).to_have_attribute("data-state", "completed")
     expect(last_turn(page).locator(".text")).to_contain_text("t1 t2 t3")
+
+
+def lose_first_answer(page: Page, path: str) -> list[str]:
+    """The server gets the page's next request to ``path``, and its answer is lost. The bodies of all requests to it."""
+    tries: list[str] = []
+
+    def lose_it(route: Route) -> None:
+        tries.append(route.request.post_data or "")
+        if len(tries) == 1:
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route(path, lose_it)
+    return tries
 
 
 def shell_script(key: str, *commands: str, **options: object) -> str:

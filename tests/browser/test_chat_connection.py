@@ -9,6 +9,7 @@ from tests.browser.chat_page import (
     expect_answer,
     expect_ended,
     last_turn,
+    lose_first_answer,
     send,
     start_counting,
     stop_button,
@@ -63,18 +64,8 @@ def test_chats_are_listed_and_can_be_opened_again(page: Page) -> None:
 
 
 def test_a_message_whose_answer_got_lost_is_not_doubled(page: Page) -> None:
-    tries: list[str] = []
-
-    def lose_the_first_answer(route: Route) -> None:
-        tries.append(route.request.post_data or "")
-        if len(tries) == 1:
-            route.fetch()
-            route.abort()
-        else:
-            route.continue_()
-
     expect_answer(page)
-    page.route("**/input", lose_the_first_answer)
+    tries = lose_first_answer(page, "**/input")
     with page.expect_response("**/input") as second:
         expect_answer(page)
     page.unroute("**/input")

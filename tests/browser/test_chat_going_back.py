@@ -12,6 +12,7 @@ from tests.browser.chat_page import (
     expect_answer,
     expect_ended,
     last_turn,
+    lose_first_answer,
     run_in,
     send,
     shell_script,
@@ -125,18 +126,8 @@ def test_ask_again_puts_a_new_answer_in_the_place_of_the_old_one(page: Page, ser
 
 
 def test_ask_again_whose_answer_got_lost_is_not_doubled(page: Page) -> None:
-    tries: list[str] = []
-
-    def lose_the_first_answer(route: Route) -> None:
-        tries.append(route.request.post_data or "")
-        if len(tries) == 1:
-            route.fetch()
-            route.abort()
-        else:
-            route.continue_()
-
     expect_answer(page)
-    page.route("**/regenerate", lose_the_first_answer)
+    tries = lose_first_answer(page, "**/regenerate")
     with page.expect_response("**/regenerate"):
         press(page, "Ask again")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.api_client import Api
+from tests.support.launched import Launch, Launched
 from tests.support.model_server import ModelServer
 from tests.support.servers import ServerProcess
 
@@ -57,3 +58,17 @@ def each_provider(request: pytest.FixtureRequest) -> ServerProcess:
     """A server of each kind of provider."""
     found: ServerProcess = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts ``python -m api`` as often as it is called; all that is left of it ends with the test."""
+    started: list[Launched] = []
+
+    def start(*arguments: str, program: str | None = None, **variables: str) -> Launched:
+        started.append(Launched(tmp_path, *arguments, program=program, **variables))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.close()

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
@@ -40,6 +40,58 @@ def good_reply(peer: Peer) -> None:
         peer.begin_stream()
         peer.chunk(frame("ok") + STOP + DONE)
         peer.chunk(b"")
+
+
+def after_request(script: Callable[[Peer], None]) -> Callable[[Peer], None]:
+    """A script: reads a request first."""
+
+    def read_then(peer: Peer) -> None:
+        peer.read_request()
+        script(peer)
+
+    return read_then
+
+
+def answers(body: bytes, content_type: str = "text/event-stream") -> Callable[[Peer], None]:
+    """A script: the body, with its length."""
+    return lambda peer: peer.answer(body, content_type=content_type)
+
+
+def cut(*pieces: bytes) -> Callable[[Peer], None]:
+    """A script: begins a stream with these pieces, and hangs up without an end to the body."""
+
+    def begin(peer: Peer) -> None:
+        peer.begin_stream()
+        peer.chunk(b"".join(pieces))
+
+    return begin
+
+
+def split_at_every_byte(stream: bytes) -> Callable[[Peer], None]:
+    """A script: the whole stream for each request, in two chunks; the first is one byte longer each time."""
+
+    def script(peer: Peer) -> None:
+        for length in range(1, len(stream)):
+            if peer.read_request() is None:
+                return
+            peer.begin_stream()
+            peer.chunk(stream[:length])
+            peer.chunk(stream[length:])
+            peer.chunk(b"")
+
+    return script
+
+
+def held_after_every_byte(stream: bytes, first: int) -> Callable[[Peer], None]:
+    """A script: begins the stream and waits; ``first`` bytes for the first connection, and one more for each later."""
+
+    def script(peer: Peer) -> None:
+        peer.read_request()
+        peer.begin_stream()
+        peer.chunk(stream[: first + peer.number])
+        peer.wait_hang_up()
+
+    return script
 
 
 def new_call(provider: Provider, scope: Scope | None = None, cancel_timeout_s: float = 0.5) -> ModelCall:
@@ -102,6 +154,15 @@ def reply(provider: Provider, request: ModelRequest = HELLO) -> list[Delta]:
     deltas = list(provider.stream(request, new_call(provider)))
     assert isinstance(deltas[-1], Finish)
     return deltas
+
+
+def text_at_the_stop(running: Running) -> str:
+    """Stop after the first delta; the text that was handed out by then."""
+    assert running.first_delta.wait(PATIENCE_S)
+    running.stop()
+    running.wait()
+    assert type(running.error) is Cancelled
+    return running.text
 
 
 def stop_at_once(running: Running) -> None:

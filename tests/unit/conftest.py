@@ -1,12 +1,16 @@
-"""The store tests run on both databases: SQLite in a file, and a real PostgreSQL from a wheel."""
+"""A store, also on a real PostgreSQL from a wheel, and a turn's scope."""
 
 import itertools
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+
+from core.cancellation import Level, Scope
+from tests.support.core_kit import Store, open_store
 
 _numbers = itertools.count(1)
 
@@ -34,3 +38,17 @@ def store_url(request: pytest.FixtureRequest) -> str | None:
         connection.execute(f"CREATE DATABASE {name}")
     address: str = server.get_uri(database=name)
     return address.replace("postgresql://", "postgresql+psycopg://")
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store on SQLite; on both databases where a test file uses ``store_url``."""
+    url = request.getfixturevalue("store_url") if "store_url" in request.fixturenames else None
+    with open_store(tmp_path, url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def turn() -> Scope:
+    """The scope of a turn, in that of its run."""
+    return Scope.root().open(Level.RUN, "r_1").open(Level.TURN, "t_1")

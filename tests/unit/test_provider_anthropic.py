@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.cancellation import Cancelled, GoalCancelledException
+from core.cancellation import GoalCancelledException
 from core.errors import (
     ConfigurationError,
     ProviderError,
@@ -33,24 +33,27 @@ from tests.support.anthropic_kit import (
     tool,
     user,
 )
-from tests.support.provider_kit import HELLO, Running, reply, text_of
-from tests.support.raw_server import PATIENCE_S, Peer, RawRequest, RawServer
+from tests.support.provider_kit import (
+    HELLO,
+    Running,
+    after_request,
+    answers,
+    cut,
+    held_after_every_byte,
+    reply,
+    split_at_every_byte,
+    text_at_the_stop,
+    text_of,
+)
+from tests.support.raw_server import Peer, RawRequest, RawServer
 
 KEY = "sk-ant-secret-0123456789"
 POLICY = RetryPolicy()
 TEXT = "é漢😀"
 
 
-def answers(body: bytes, content_type: str = "text/event-stream") -> Callable[[Peer], None]:
-    return lambda peer: peer.answer(body, content_type=content_type)
-
-
 def run(script: Callable[[Peer], None], request: ModelRequest = HELLO) -> Running:
-    def read_then(peer: Peer) -> None:
-        peer.read_request()
-        script(peer)
-
-    with RawServer(read_then) as server:
+    with RawServer(after_request(script)) as server:
         return Running(AnthropicProvider(server.url, KEY), request=request).wait()
 
 
@@ -155,26 +158,13 @@ def test_a_tool_is_called_back_by_the_name_that_it_was_offered_with() -> None:
 
 
 def test_a_break_after_the_stop_reason_is_no_failure() -> None:
-    def script(peer: Peer) -> None:
-        peer.begin_stream()
-        peer.chunk(start() + said("ok") + stopped())
-
-    assert text_of(good(script)) == "ok"
+    assert text_of(good(cut(start(), said("ok"), stopped()))) == "ok"
 
 
 def test_a_cut_at_every_byte_of_the_stream_changes_nothing() -> None:
     stream = said(TEXT) + END
 
-    def script(peer: Peer) -> None:
-        for cut in range(1, len(stream)):
-            if peer.read_request() is None:
-                return
-            peer.begin_stream()
-            peer.chunk(stream[:cut])
-            peer.chunk(stream[cut:])
-            peer.chunk(b"")
-
-    with RawServer(script) as server:
+    with RawServer(split_at_every_byte(stream)) as server:
         provider = AnthropicProvider(server.url)
 
         for _ in range(1, len(stream)):
@@ -185,23 +175,10 @@ def test_a_stop_after_every_byte_of_a_character_leaves_whole_text() -> None:
     stream = said("a") + said(TEXT)
     first = len(said("a"))
 
-    def script(peer: Peer) -> None:
-        peer.read_request()
-        peer.begin_stream()
-        peer.chunk(stream[: first + peer.number])
-        peer.wait_hang_up()
-
-    with RawServer(script) as server:
+    with RawServer(held_after_every_byte(stream, first)) as server:
         provider = AnthropicProvider(server.url)
         for _ in range(len(stream) - first):
-            running = Running(provider)
-            assert running.first_delta.wait(PATIENCE_S)
-
-            running.stop()
-            running.wait()
-
-            assert type(running.error) is Cancelled
-            assert running.text == "a"
+            assert text_at_the_stop(Running(provider)) == "a"
 
 
 # -- what is refused --------------------------------------------------------------------------
@@ -279,16 +256,6 @@ def test_499_means_that_the_call_was_cancelled_from_outside() -> None:
     running = run(lambda peer: peer.answer(b"{}", "499 Client Closed Request"))
 
     assert isinstance(running.error, GoalCancelledException)
-
-
-def cut(*events: bytes) -> Callable[[Peer], None]:
-    """Sends these events, and hangs up without an end to the body."""
-
-    def script(peer: Peer) -> None:
-        peer.begin_stream()
-        peer.chunk(b"".join(events))
-
-    return script
 
 
 def test_a_stream_that_breaks_off_before_any_text_is_worth_a_retry_though_its_usage_was_seen() -> None:

@@ -12,7 +12,19 @@ import pytest
 from core.errors import ProviderError, ProviderNonsense, ProviderSilent, ProviderUnreachable
 from core.provider.backoff import RetryPolicy
 from core.provider.openai import OpenAIProvider
-from tests.support.provider_kit import DONE, STOP, WHOLE, Running, frame, reply, sse, text_of
+from tests.support.provider_kit import (
+    DONE,
+    STOP,
+    WHOLE,
+    Running,
+    after_request,
+    answers,
+    cut,
+    frame,
+    reply,
+    sse,
+    text_of,
+)
 from tests.support.raw_server import Peer, RawServer
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -20,31 +32,12 @@ STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 def failure(script: Callable[[Peer], None]) -> ProviderError:
     """The error of a request to a server that runs the script after reading the request."""
-
-    def read_then(peer: Peer) -> None:
-        peer.read_request()
-        script(peer)
-
-    with RawServer(read_then) as server:
+    with RawServer(after_request(script)) as server:
         running = Running(OpenAIProvider(f"{server.url}/v1")).wait()
     assert isinstance(running.error, ProviderError), repr(running.error)
     assert len(running.error.detail) < 400
     assert running.call.scope.cause is None
     return running.error
-
-
-def answers(body: bytes, content_type: str = "text/event-stream") -> Callable[[Peer], None]:
-    return lambda peer: peer.answer(body, content_type=content_type)
-
-
-def cut(body: bytes) -> Callable[[Peer], None]:
-    """Sends a part of a body, framed in chunks, and hangs up."""
-
-    def script(peer: Peer) -> None:
-        peer.begin_stream()
-        peer.chunk(body)
-
-    return script
 
 
 PAGE = b"<!DOCTYPE html><html><body>Welcome to nginx</body></html>"
@@ -196,11 +189,7 @@ def test_a_body_that_is_not_gzip_though_it_says_so() -> None:
 
 
 def good(script: Callable[[Peer], None]) -> str:
-    def read_then(peer: Peer) -> None:
-        peer.read_request()
-        script(peer)
-
-    with RawServer(read_then) as server:
+    with RawServer(after_request(script)) as server:
         return text_of(reply(OpenAIProvider(f"{server.url}/v1")))
 
 

@@ -4,10 +4,19 @@ import json
 
 import pytest
 
-from core.cancellation import Cancelled
 from core.provider.openai import OpenAIProvider
-from tests.support.provider_kit import DONE, STOP, Running, frame, reply, text_of
-from tests.support.raw_server import PATIENCE_S, Peer, RawServer
+from tests.support.provider_kit import (
+    DONE,
+    STOP,
+    Running,
+    frame,
+    held_after_every_byte,
+    reply,
+    split_at_every_byte,
+    text_at_the_stop,
+    text_of,
+)
+from tests.support.raw_server import Peer, RawServer
 
 TEXT = "é漢😀"
 
@@ -15,16 +24,7 @@ TEXT = "é漢😀"
 def test_a_cut_at_every_byte_of_the_stream_changes_nothing() -> None:
     stream = frame(TEXT) + STOP + DONE
 
-    def script(peer: Peer) -> None:
-        for cut in range(1, len(stream)):
-            if peer.read_request() is None:
-                return
-            peer.begin_stream()
-            peer.chunk(stream[:cut])
-            peer.chunk(stream[cut:])
-            peer.chunk(b"")
-
-    with RawServer(script) as server:
+    with RawServer(split_at_every_byte(stream)) as server:
         provider = OpenAIProvider(f"{server.url}/v1")
 
         for _ in range(1, len(stream)):
@@ -35,23 +35,10 @@ def test_a_stop_after_every_byte_of_the_stream_leaves_whole_text() -> None:
     stream = frame("a") + frame(TEXT)
     first = len(frame("a"))
 
-    def script(peer: Peer) -> None:
-        peer.read_request()
-        peer.begin_stream()
-        peer.chunk(stream[: first + peer.number])
-        peer.wait_hang_up()
-
-    with RawServer(script) as server:
+    with RawServer(held_after_every_byte(stream, first)) as server:
         provider = OpenAIProvider(f"{server.url}/v1")
         for _ in range(len(stream) - first):
-            running = Running(provider)
-            assert running.first_delta.wait(PATIENCE_S)
-
-            running.stop()
-            running.wait()
-
-            assert type(running.error) is Cancelled
-            assert running.text == "a"
+            assert text_at_the_stop(Running(provider)) == "a"
 
 
 @pytest.mark.parametrize(
