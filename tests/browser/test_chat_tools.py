@@ -75,6 +75,7 @@ def test_a_command_shows_its_output_live_and_after_a_stop_nothing_of_it_is_pendi
         for said_to_the_model in ("cancelled by operator", "interrupted", "exit_code"):
             expect(last_turn(page)).not_to_contain_text(said_to_the_model)
         page.reload()
+    expect(chips(page)).to_have_text("stopped by you")  # the past is loaded
     expect_answer(page)
 
 
