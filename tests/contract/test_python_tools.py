@@ -15,7 +15,7 @@ from tests.support.five_checks import five_checks
 from tests.support.going_back import of_type
 from tests.support.model_server import ModelServer
 from tests.support.plans import all_events
-from tests.support.python_tools import call_line, give_tool
+from tests.support.python_tools import PythonTool, call_line, give_tool
 from tests.support.race_kit import Switch, check_nothing_left
 from tests.support.servers import LocalServer, wait_until
 
@@ -120,7 +120,7 @@ def test_a_deaf_tool_is_left_behind_in_two_seconds_and_its_late_result_is_droppe
     assert (first["stopped"], first["parked"], first["state"]) == (True, False, "stopping")
     assert run.wait_parked() == "awaiting_input"
     assert ABANDON_AFTER_S - 0.2 < time.monotonic() - stopped_at < ABANDON_AFTER_S + 1.2
-    assert _receipt(run) == [("tool", "abandoned"), ("goal", "abandoned")]
+    assert _receipt(run) == [("tool", "abandoned"), ("goal", "cancelled")]
     assert _results(run) == ["cancelled by operator"]
     wait_until(lambda: (pool.busy, pool.abandoned) == (0, 1), "the goal's thread to end without its tool")
     five_checks(run, models, key)  # while it is still at work, on the one place that there is
@@ -160,7 +160,7 @@ def test_the_tools_beside_a_deaf_one_are_told_as_they_ended(local: LocalServer, 
     run.wait_event("tool_result", content="quick")
     run.cancel(wait_ms=30_000)
     assert _results(run) == ["cancelled by operator", "quick", "cancelled by operator\nlate but there"]
-    assert _receipt(run) == [("tool", "abandoned"), ("tool", "aborted"), ("goal", "abandoned")]
+    assert _receipt(run) == [("tool", "abandoned"), ("tool", "aborted"), ("goal", "cancelled")]
     switch.open()
     five_checks(run, models, key)
 
@@ -168,7 +168,7 @@ def test_the_tools_beside_a_deaf_one_are_told_as_they_ended(local: LocalServer, 
 def test_twenty_stops_of_deaf_tools_use_up_no_place_and_a_shutdown_does_not_wait_for_them(
     models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.plan.scheduler.ABANDON_AFTER_S", 0.02)
+    monkeypatch.setattr(PythonTool, "ends_within_s", 0.02)
     switch = Switch()
     with LocalServer(tmp_path, models.url, call_threads=1) as server:
         give_tool(server, "deaf", _deaf(switch, []))

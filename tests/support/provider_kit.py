@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
-from core.provider.abortable import AbortableSocket
+from core.network.abortable import AbortableSocket
 from core.provider.model_call import ModelCall
 from core.provider.provider import Delta, Finish, ModelRequest, Provider, Text
 from tests.support.raw_server import PATIENCE_S, Peer

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core.tool.tool import Stops, ToolResult, ToolRun
+from core.tool.tool import Stops, Tool, ToolResult, ToolRun
 from tests.support.model_server import script
 from tests.support.servers import LocalServer
 
 
-class PythonTool:
+class PythonTool(Tool):
     """A tool whose work is a function."""
 
     description = "does what the test says"

@@ -21,7 +21,7 @@ from core.provider.failures import ServerUnreachable, cancelled_by_gateway
 from core.provider.model_call import ModelCall
 from core.provider.provider import Delta, Finish, ModelRequest, Text, ToolCall, Usage
 from core.session.turn import Turn
-from core.tool.tool import Stops, ToolFailed, ToolResult, ToolRun
+from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
 
 #: Seconds after which something hangs.
 LIMIT_S: Final = 15.0
@@ -309,7 +309,7 @@ def _rest(answer: Answer) -> Iterator[Delta]:
 # -- tools -----------------------------------------------------------------------------------------
 
 
-class ScriptedTool:
+class ScriptedTool(Tool):
     """A tool that does what the test says."""
 
     description = "does what the test says"

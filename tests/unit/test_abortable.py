@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.provider.abortable import AbortableSocket
+from core.network.abortable import AbortableSocket
 from tests.support.raw_server import PATIENCE_S, black_hole
 
 Pair = tuple[socket.socket, socket.socket]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.cancellation import Cancelled, Level, Scope
-from core.provider.resolver import Resolver
+from core.network.resolver import Resolver
 from tests.support.provider_kit import USER
 from tests.support.raw_server import PATIENCE_S
 

@@ -16,6 +16,7 @@ from core.errors import ConfigurationError
 from core.logs import configure_logs
 from core.settings import Settings, load_settings
 from core.store.database import open_database
+from core.tool.registry import Toolbox
 
 #: Exit code when the configuration is wrong.
 MISCONFIGURED = 2
@@ -50,6 +51,7 @@ def serve(settings: Settings) -> None:
         at_exit.callback(lock_data_dir(settings.data_dir).release)
         # Whatever is wrong with it is told here, in one line. The worker opens its own: connections do not survive a fork.
         open_database(settings.database_url, settings.data_dir).dispose()
+        Toolbox(settings)
         listener = at_exit.enter_context(bind(settings.host, settings.port))
         stand_in = None
         if settings.needs_stand_in:

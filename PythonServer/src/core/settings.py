@@ -4,17 +4,16 @@ import importlib.util
 import ipaddress
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from core.agents_file import AgentSpec, load_agents
 from core.errors import ConfigurationError
+from core.tool_settings import BUILT_IN, CommaList, ToolSettings, split_list
 from core.trusted_key import TrustedKey, check_algorithms, key_server, public_key, secret_key
-
-CommaList = Annotated[tuple[str, ...], NoDecode]
 
 #: Field -> what to give, for the line that a wrong value gets.
 HINTS = {
@@ -25,17 +24,19 @@ HINTS = {
     "call_threads": "a whole number from 1 to 10000",
     "cancel_timeout_ms": "a whole number of milliseconds from 1 to 60000",
     "auto_title": "on or off",
+    "tool_timeout_ms": "a whole number of milliseconds from 1 to 3600000",
+    "tool_output_bytes": "a whole number of bytes from 1024 to 67108864",
+    "delegate_depth": "a whole number from 1 to 10",
+    "delegate_goals": "a whole number from 1 to 1000",
     "log_level": "debug, info, warning or error",
 }
 #: Kind of provider -> an address as its users know it.
 _BASE_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
-#: The tools that can be allowed.
-TOOLS: Final = ("shell",)
 #: Fields whose value must not be shown, not even when it is wrong.
 PRIVATE = {"database_url", "nats_url", "llm_api_key", "auth_jwt_secret", "remote_session_api_token"}
 
 
-class Settings(BaseSettings):
+class Settings(ToolSettings):
     """A checked configuration; made by :func:`load_settings`. Never changes while the server runs."""
 
     model_config = SettingsConfigDict(
@@ -67,7 +68,6 @@ class Settings(BaseSettings):
     remote_session_api_token: SecretStr | None = None
 
     agents_file: Path | None = None
-    tools_allowed: CommaList = ()
 
     turn_workers: int = Field(default=8, ge=1, le=1000)
     call_threads: int = Field(default=256, ge=1, le=10_000)
@@ -76,12 +76,10 @@ class Settings(BaseSettings):
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("auth_jwt_algorithms", "tools_allowed", mode="before")
+    @field_validator("auth_jwt_algorithms", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(word.strip() for word in value.split(",") if word.strip())
-        return value
+        return split_list(value)
 
     @field_validator("log_level", "llm_provider", mode="before")
     @classmethod
@@ -141,15 +139,30 @@ def _check_not_built(settings: Settings) -> None:
 
 
 def _check_tools(settings: Settings) -> None:
-    for name in settings.tools_allowed:
-        if name not in TOOLS:
-            raise ConfigurationError(f"TOOLS_ALLOWED names {name[:80]!r}, which is no tool: give {', '.join(TOOLS)}")
+    allowed = settings.tools_allowed
+    for name in allowed:
+        # Functions are known once their modules are loaded: core.tool.registry checks the rest.
+        if name not in BUILT_IN and not name.startswith("mcp:") and not settings.tool_modules:
+            raise ConfigurationError(
+                f"TOOLS_ALLOWED names {name[:80]!r}, which is no tool: give {', '.join(BUILT_IN)}, "
+                "or set TOOL_MODULES to the modules of your own functions"
+            )
+    uses_mcp = any(name == "mcp" or name.startswith("mcp:") for name in allowed)
+    if uses_mcp and settings.mcp_servers_file is None:
+        raise ConfigurationError("TOOLS_ALLOWED names mcp: set MCP_SERVERS_FILE, or leave it out")
     for agent in settings.agents.values():
         for name in agent.tools or ():
-            if name not in settings.tools_allowed:
+            if name not in allowed and not (name.startswith("mcp:") and "mcp" in allowed):
                 raise ConfigurationError(
                     f"AGENTS_FILE: agent {agent.name!r} uses {name[:80]!r}: add it to TOOLS_ALLOWED, or leave it out"
                 )
+    for network in settings.http_private_networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError:
+            raise ConfigurationError(
+                f"HTTP_PRIVATE_NETWORKS names {network[:80]!r}: give networks such as 10.1.0.0/16 or 127.0.0.1"
+            ) from None
 
 
 def _check_key(settings: Settings) -> None:

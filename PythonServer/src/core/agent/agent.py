@@ -15,7 +15,7 @@ from core.cancellation import Cancelled, GoalCancelledException, Level
 from core.errors import ProviderError, ProviderSilent
 from core.events import EventType
 from core.gates import pause_at
-from core.provider.abortable import AbortableSocket
+from core.network.abortable import AbortableSocket
 from core.provider.backoff import RetryPolicy, retry_after_of
 from core.provider.model_call import ModelCall
 from core.provider.provider import Finish, ModelRequest, Provider, Reasoning, Text, ToolCall, Usage

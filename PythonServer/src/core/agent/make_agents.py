@@ -6,7 +6,7 @@ from core.agent.agent import Agent, AgentProfile
 from core.provider.make_provider import make_provider
 from core.provider.provider import Provider
 from core.settings import Settings
-from core.tool.registry import make_tools
+from core.tool.registry import Toolbox
 
 #: What an agent is told that was given no instructions.
 DEFAULT_INSTRUCTIONS: Final = "You are a helpful assistant. Answer the user's request directly."
@@ -19,16 +19,15 @@ def provider_of(settings: Settings) -> Provider:
     return make_provider(settings.llm_provider, settings.llm_base_url, key)
 
 
-def agents_of(settings: Settings, provider: Provider) -> dict[str, Agent]:
+def agents_of(settings: Settings, provider: Provider, toolbox: Toolbox) -> dict[str, Agent]:
     """Name -> agent; ``default`` is always among them. An agent that names no tools may use all that are allowed."""
-    tools = make_tools(settings.tools_allowed, settings.data_dir)
     agents = {}
     for name, spec in settings.agents.items():
         profile = AgentProfile(
             name,
             spec.instructions or DEFAULT_INSTRUCTIONS,
             spec.model or settings.llm_model,
-            tools if spec.tools is None else {each: tools[each] for each in spec.tools},
+            toolbox.of(spec.tools),
         )
         agents[name] = Agent(profile, provider, settings.cancel_timeout_ms / 1000)
     return agents

@@ -18,8 +18,14 @@ class Threads(Protocol):
     def submit(self, jobs: Sequence[Callable[[], None]], first: bool = False) -> None:
         """Run each once, as places become free; ``first``: before what waits already."""
 
+    #: Threads of calls that were left behind and have not ended.
+    abandoned: int
+
     def current(self) -> object | None:
         """The handle of the calling pool thread."""
+
+    def abandon(self, worker: object) -> None:
+        """Give back the place of a thread that does not end."""
 
     def resting(self, scope: Scope) -> AbstractContextManager[None]:
         """Inside, the calling thread holds no place: it only waits."""

@@ -6,9 +6,10 @@ a call that has not begun never begins; one that does not end in time is left be
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ from jsonschema.exceptions import best_match
 
 from core.agent.ports import Asked, TurnPort
 from core.agent.rounds import parse_arguments
-from core.call import Outcome
+from core.call import CallKind, Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Level
+from core.clock import Alarm, alarm_clock
 from core.gates import pause_at
 from core.ids import new_id
 from core.provider.provider import ToolCall
 from core.tool.output import shorten
-from core.tool.tool import Tool, ToolFailed, ToolResult, ToolRun
+from core.tool.tool import MAX_ABANDONED, Stops, Tool, ToolFailed, ToolResult, ToolRun
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,9 @@ class ToolBatch:
         self._asked = asked
         self._port = port
         self._lock = threading.Lock()
-        # By id: what nobody has begun or called off yet.
+        # By id: what nobody has begun or called off yet, and what nobody has ended yet.
         self._unbegun: dict[str, ToolRun] = {}
+        self._unended: set[str] = set()
         self._results: dict[str, ToolResult] = {}
 
     def run(self) -> list[ToolResult]:
@@ -72,9 +75,12 @@ class ToolBatch:
         def emit(stream: str, text: str) -> None:
             port.note_output(owner, call_id, stream, text)
 
-        run = ToolRun(scope, self._asked.goal_id, call.name, emit, call_id)
+        tool = self._tools.get(call.name)
+        kind = tool.kind if tool is not None else CallKind.TOOL
+        run = ToolRun(scope, self._asked.goal_id, call.name, emit, call_id, kind)
         with self._lock:
             self._unbegun[run.id] = run
+            self._unended.add(run.id)
         port.calls.add(run)
         return run
 
@@ -98,11 +104,28 @@ class ToolBatch:
     def _execute(self, run: ToolRun, call: ToolCall) -> None:
         if not self._claim(run):
             return
+        worker = self._port.workers.current()
+        run.leave_behind = partial(self._leave_behind, run, worker)
+        result = self._result(run, call)
+        pause_at("tool_batch.before_result")
+        with self._lock:
+            if run.id not in self._unended:
+                return  # it was left behind, and its result comes too late
+            self._unended.discard(run.id)
+        self._end(run, _as_it_ended(run, result, run.scope.finish()))
+
+    def _leave_behind(self, run: ToolRun, worker: object | None) -> None:
+        with self._lock:
+            if run.id not in self._unended:
+                return
+            self._unended.discard(run.id)
+            if worker is not None:  # still this call's: it cannot go on to another without this lock
+                self._port.workers.abandon(worker)
+        run.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
+        self._end(run, _as_it_ended(run, None, run.scope.finish()))
+
+    def _end(self, run: ToolRun, result: ToolResult) -> None:
         try:
-            run.worker = self._port.workers.current()
-            result = self._result(run, call)
-            pause_at("tool_batch.before_result")
-            result = _as_it_ended(run, result, run.scope.finish())
             self._results[run.id] = result
             self._port.note_result(self._asked.owner, run.id, result.content, result.is_error)
         finally:
@@ -115,8 +138,8 @@ class ToolBatch:
             return ToolResult(f"there is no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}", True)
         try:
             arguments = _fitting_arguments(tool, call.arguments)
-            with run.scope.entered():
-                run.scope.checkpoint()
+            self._check_capacity(tool)
+            with bounded(tool, run), run.scope.entered():
                 return _checked(tool.run(arguments, run))
         except ToolFailed as failure:
             return ToolResult(failure.detail, True)
@@ -125,6 +148,34 @@ class ToolBatch:
                 return None
             log.exception("tool %s failed", call.name)
             return ToolResult(f"the tool failed: internal error ({type(error).__name__})", True)
+
+    def _check_capacity(self, tool: Tool) -> None:
+        if tool.stops is not Stops.ABORTS and self._port.workers.abandoned >= MAX_ABANDONED:
+            raise ToolFailed(
+                f"{MAX_ABANDONED} tool calls on this server did not end when they were stopped; until some of them "
+                "have, it runs no tool that may do the same"
+            )
+
+
+@contextlib.contextmanager
+def bounded(tool: Tool, run: ToolRun) -> Iterator[None]:
+    """Inside, the call has the tool's time limit, and after a stop the time that the tool has promised to keep."""
+    alarms: list[Alarm] = []
+
+    def meet_stop() -> None:
+        alarms.append(alarm_clock.after(tool.ends_within_s, run.leave_behind))
+
+    if tool.timeout_s is not None:
+        alarms.append(run.limit_time(tool.timeout_s))
+    abort = None
+    try:
+        abort = run.scope.add_abort(meet_stop)
+        yield
+    finally:
+        if abort is not None:
+            run.scope.forget(abort)
+        for alarm in alarms:
+            alarm.call_off()
 
 
 def _checked(result: object) -> ToolResult:
@@ -143,7 +194,9 @@ def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -
         return result  # it had ended by itself when the stop reached it
     run.settle(Outcome.ABORTED, "ended by the stop")
     if run.limit_hit is not None:
-        return result or ToolResult(f"ended: {cause.reason or cause.word}", True)
+        left = "; it did not end, and what it may still do is not waited for" if result is None else ""
+        left = left if run.outcome is Outcome.ABANDONED else ""
+        return result or ToolResult(f"ended: {cause.reason or cause.word}{left}", True)
     words = cancelled_text(cause.word)
     return ToolResult(f"{words}\n{result.content}" if result is not None and result.content else words, True)
 

@@ -36,6 +36,8 @@ from core.store.database import open_database
 from core.store.feed import FeedHub
 from core.store.tables import runs, sessions
 from core.store.writer import Writer
+from core.tool.registry import Toolbox
+from core.tool.tool import MAX_ABANDONED
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +60,12 @@ class Main:
         following = settle_lost_turns(self.writer)
         cancel_timeout_s = settings.cancel_timeout_ms / 1000
         self._provider = provider_of(settings)
-        self.agents = agents_of(settings, self._provider)
+        self._toolbox = Toolbox(settings)
+        self.agents = agents_of(settings, self._provider, self._toolbox)
         pool = CallPool(settings.call_threads)
         skillset = ChatBot2(self.agents, self.database, settings.auto_title)
         self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
+        self._toolbox.start()
         for start in following:
             self.engine.launch(start)
         _servers.append(self)
@@ -239,6 +243,8 @@ class Main:
             return "the server is shutting down"
         if not self.writer.is_healthy and not self.writer.try_again():
             return "the store did not take the last write"
+        if self.engine.pool.abandoned >= MAX_ABANDONED:
+            return f"{self.engine.pool.abandoned} threads of tools did not end when they were stopped: restart the server"
         return None
 
     def gauges(self) -> list[tuple[str, str, float]]:
@@ -267,6 +273,7 @@ class Main:
         self.writer.close(max(0.1, deadline - time.monotonic()))
         self.database.dispose()
         self._provider.close()
+        self._toolbox.close()
         if self in _servers:
             _servers.remove(self)
 

@@ -117,7 +117,7 @@ class Plan:
             self._note(goal)
 
     def note_abandoned(self, goal: Goal) -> None:
-        """A goal's thread did not end in time; called with ``lock`` held."""
+        """A goal's thread did not end in time, and the goal was ended without it."""
         if self._note_abandoned is not None:
             self._note_abandoned(goal)
 

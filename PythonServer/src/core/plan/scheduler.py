@@ -188,11 +188,13 @@ class Scheduler:
 
     def _abandon(self, cause: Cause) -> GoalStatus:
         with self._plan.lock:
-            for goal in self._top.get_active_goals():
+            left = [goal for goal in self._top.get_active_goals() if goal.plan is self._plan]
+            for goal in left:
                 if goal.worker is not None:
                     self._plan.workers.abandon(goal.worker)
-                self._plan.note_abandoned(goal)
                 settle(goal, GoalStatus.CANCELLED, cause)
+        for goal in left:
+            self._plan.note_abandoned(goal)
         self.announce_end()
         return self._done.result(0)
 

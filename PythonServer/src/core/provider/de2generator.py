@@ -12,8 +12,8 @@ import requests
 from core.cancellation import Cancelled, Cause, CauseWord, Scope
 from core.clock import alarm_clock
 from core.errors import ProviderNonsense
-from core.provider.abortable import AbortableSocket
-from core.provider.abortable_http import Passenger
+from core.network.abortable import AbortableSocket
+from core.network.abortable_http import Passenger
 from core.provider.base_url import clean_key, clean_url
 from core.provider.failures import ServerRejected, ServerUnreachable
 from core.provider.http_client import Endpoint, HttpClient

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import requests
 from requests.utils import get_environ_proxies
 
-from core.provider.abortable_http import AbortableAdapter, Passenger, carrying
+from core.network.abortable_http import AbortableAdapter, Passenger, carrying
 
 #: Seconds for a connection, and for a silence of the server.
 LIMITS_S = (10.0, 600.0)

@@ -12,7 +12,7 @@ from core.gates import pause_at
 
 
 class Wire(Protocol):
-    """The socket under a call; see :mod:`core.provider.abortable`."""
+    """The socket under a call; see :mod:`core.network.abortable`."""
 
     def shut(self) -> None:
         """Hang up, from any thread, in any phase; at once, without blocking, repeatable."""

@@ -15,8 +15,8 @@ import requests
 
 from core.clock import Alarm, alarm_clock
 from core.errors import ProviderNonsense
-from core.provider.abortable import AbortableSocket
-from core.provider.abortable_http import Passenger
+from core.network.abortable import AbortableSocket
+from core.network.abortable_http import Passenger
 from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected, cancelled_by_gateway
 from core.provider.http_client import Endpoint

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from core.agent.ports import Threads
 from core.base.InputOutput import set_stopped
-from core.call import CallBook, Outcome
+from core.call import CallBook
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
 from core.events import Event, EventType
 from core.gates import pause_at
@@ -195,11 +195,8 @@ class Turn:
         if self._stock is not None:
             self._stock.abandon(goal)
         for call in self.calls.snapshot():
-            if isinstance(call, ToolRun) and call.goal_id == goal.id and not call.ended.is_set():
-                call.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
-                if call.worker is not None:
-                    self.workers.abandon(call.worker)
-                self.calls.remove(call)  # lets the goal's thread go, which waits for it
+            if isinstance(call, ToolRun) and call.goal_id == goal.id:
+                call.leave_behind()  # lets the goal's thread go, which waits for it
 
     # -- the stop --------------------------------------------------------------------------------
 

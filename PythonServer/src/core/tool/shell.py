@@ -17,7 +17,7 @@ from core.gates import pause_at
 from core.tool.output import SHOWN_BYTES, Output, shorten
 from core.tool.supervised import Ending, SupervisedCommand
 from core.tool.supervisor import FAILED, ITSELF, NEVER, TERM
-from core.tool.tool import Stops, ToolFailed, ToolResult, ToolRun
+from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
 
 #: What of the server's environment a command may see, unless the constructor is told otherwise.
 ALLOWED_VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TERM", "TMPDIR")
@@ -28,7 +28,7 @@ MAX_TIMEOUT_MS: Final = 600_000
 GRACE_S: Final = 1.0
 
 
-class Shell:
+class Shell(Tool):
     """Runs ``/bin/sh -c command`` without input.
 
     When a call has ended, *however*, everything that it started has ended: background jobs too, and what left the
@@ -42,12 +42,15 @@ class Shell:
         "Everything it starts is ended when it returns, background jobs too."
     )
     stops = Stops.ABORTS
+    #: The grace, and what :mod:`core.tool.supervised` gives a supervisor that says nothing.
+    ends_within_s = 1.75
 
     def __init__(
         self, work_dir: Path, environment: Mapping[str, str] | None = None,
-        output_cap: int = OUTPUT_CAP, grace_s: float = GRACE_S,
+        output_cap: int = OUTPUT_CAP, grace_s: float = GRACE_S, default_timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:  # fmt: skip
         """``environment`` is all that a command sees; the default is ``ALLOWED_VARIABLES`` of the server's own."""
+        self._default_timeout_ms = default_timeout_ms
         self._work_dir = work_dir
         self._environment = dict(_allowed() if environment is None else environment)
         self._output_cap = output_cap
@@ -58,7 +61,8 @@ class Shell:
                 "command": {"type": "string", "description": "what /bin/sh runs"},
                 "cwd": {"type": "string", "description": "the folder it runs in; relative to the working folder"},
                 "timeout_ms": {
-                    "type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS, "default": DEFAULT_TIMEOUT_MS,
+                    "type": "integer", "minimum": 1, "maximum": max(MAX_TIMEOUT_MS, default_timeout_ms),
+                    "default": default_timeout_ms,
                     "description": "the command is ended after this time",
                 },
             },
@@ -73,7 +77,7 @@ class Shell:
         same without ``interrupted``. An exit code other than 0 is an error result too.
         """
         began = time.monotonic()
-        timeout_s = arguments.get("timeout_ms", DEFAULT_TIMEOUT_MS) / 1000
+        timeout_s = arguments.get("timeout_ms", self._default_timeout_ms) / 1000
         output = Output(self._output_cap, run.emit)
         ending = self._execute(arguments["command"], self._folder(arguments.get("cwd")), timeout_s, output, run)
         output.finish()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from core.call import Call, CallKind
 from core.cancellation import Cause, CauseWord, Scope
 from core.clock import Alarm, alarm_clock
 from core.errors import ServerError
+
+#: Seconds after its stop at which a call that has not ended is left behind. A process got TERM at 0 and KILL at 1.0,
+#: and its turn is over at 1.8.
+ABANDON_AFTER_S: Final = 1.7
+#: So many threads of calls that were left behind, and no tool that may add to them is run any more.
+MAX_ABANDONED: Final = 32
 
 
 class Stops(StrEnum):
@@ -50,12 +58,15 @@ class ToolRun(Call):
     A limit and a stop are one mechanism, the scope, with different causes.
     """
 
-    def __init__(self, scope: Scope, goal_id: str | None, name: str, emit: OutputPort, call_id: str | None = None) -> None:
-        super().__init__(CallKind.TOOL, scope, goal_id, call_id)
+    def __init__(
+        self, scope: Scope, goal_id: str | None, name: str, emit: OutputPort, call_id: str | None = None,
+        kind: CallKind = CallKind.TOOL,
+    ) -> None:  # fmt: skip
+        super().__init__(kind, scope, goal_id, call_id)
         self.name = name
         self.emit = emit
-        #: The pool's handle of the thread that runs it.
-        self.worker: object | None = None
+        #: Leave the call behind: it is over, and what it may still do is dropped. Harmless once it has ended.
+        self.leave_behind: Callable[[], None] = lambda: None
         self._limit: Cause | None = None
 
     def limit_time(self, seconds: float) -> Alarm:
@@ -74,16 +85,24 @@ class ToolRun(Call):
         return self._limit.word if self._limit is not None and self.scope.cause is self._limit else None
 
 
-class Tool(Protocol):
-    """Something that an agent may call."""
+class Tool(ABC):
+    """Something that an agent may call. What it does not say for itself is as here."""
 
     #: As the model calls it; ``[A-Za-z0-9_-]{1,64}``.
     name: str
     description: str
     #: JSON Schema of the arguments: an object.
     parameters: dict[str, Any]
+    #: How a call is stopped.
     stops: Stops
+    #: What a call is in the receipt.
+    kind: CallKind = CallKind.TOOL
+    #: Seconds after which a call is ended with cause ``deadline``; None: the tool keeps a limit of its own.
+    timeout_s: float | None = None
+    #: The promise: a call has ended so many seconds after its stop. One that has not is left behind (``abandoned``).
+    ends_within_s: float = ABANDON_AFTER_S
 
+    @abstractmethod
     def run(self, arguments: dict[str, Any], run: ToolRun) -> ToolResult:
         """Do it. ``arguments`` fit ``parameters``. Blocks; stopped through ``run.scope``.
 

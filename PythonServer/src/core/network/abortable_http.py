@@ -20,8 +20,8 @@ from urllib3.util.connection import allowed_gai_family
 from urllib3.util.timeout import Timeout
 
 from core.cancellation import Scope
-from core.provider.abortable import AbortableSocket
-from core.provider.resolver import resolver
+from core.network.abortable import AbortableSocket
+from core.network.resolver import resolver
 
 
 @dataclass(frozen=True, slots=True, eq=False)
