@@ -83,6 +83,18 @@ class StopAnswerBody(BaseModel):
     receipt: list[ReceiptItem]
 
 
+class PartStopAnswer(BaseModel):
+    """What the stop of one goal, or of one tool call, came to. The turn goes on."""
+
+    run_id: str
+    turn_id: str
+    goal_id: str | None
+    call_id: str | None
+    stopped: bool = Field(description="False: it had ended")
+    ended: bool = Field(description="Whether it has ended by now")
+    receipt: list[ReceiptItem]
+
+
 class StopPlanAnswer(BaseModel):
     """The message is the same whatever happened: stopped tells. The ids and the receipt only if it is true."""
 
@@ -160,6 +172,8 @@ class GoalView(BaseModel):
     agent: str | None
     depends_on: list[str]
     goals: list["GoalView"]
+    call_id: str | None = Field(default=None, description="The delegate call that it works for; null in the turn's plan")
+    delegated: list["GoalView"] = Field(default_factory=list, description="What its delegate calls have started")
     status: GoalStatus
     cause: CauseWord | None = Field(description="Why it is CANCELLED")
     error: str | None = Field(description="Why it is FAILED")

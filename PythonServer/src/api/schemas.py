@@ -116,6 +116,16 @@ class CancelBody(_Body):
     )
 
 
+class CancelPartBody(_Body):
+    """A stop of one goal, or of one tool call."""
+
+    model_config = _example(wait_ms=2000)
+
+    reason: Reason | None = None
+    if_turn: str | None = Field(default=None, max_length=40, description="Only if this is the current turn; else 409")
+    wait_ms: int = Field(default=0, ge=0, le=30_000, description="Wait until it has ended")
+
+
 class GoBackBody(_Body):
     """What is done with the newest turn of a parked run."""
 
@@ -153,6 +163,18 @@ class RunPath(BaseModel):
     """A run in the path."""
 
     run_id: str
+
+
+class GoalPath(RunPath):
+    """A goal of the run's current turn in the path."""
+
+    goal_id: str
+
+
+class CallPath(RunPath):
+    """A tool call of the run's current turn in the path."""
+
+    call_id: str
 
 
 class SessionPath(BaseModel):

@@ -37,6 +37,8 @@ USER_SESSION_ENDPOINTS: Final = {
     "roll_back_run": _CREATE,
     "regenerate_run": _CREATE,
     "cancel_run": _STOP,
+    "cancel_goal": _STOP,
+    "cancel_call": _STOP,
     "terminate_run": _STOP,
     "get_events": _READ,
     "get_transcript": _READ,

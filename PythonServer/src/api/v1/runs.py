@@ -16,6 +16,7 @@ from api.answers import (
     Inbox,
     InputAccepted,
     OneRun,
+    PartStopAnswer,
     PlanView,
     Receipts,
     Regenerated,
@@ -30,9 +31,12 @@ from api.auth.caller import RUNS_CREATE
 from api.auth.jwt_middleware import current_caller, require_scopes
 from api.schemas import (
     BEARER,
+    CallPath,
     CancelBody,
+    CancelPartBody,
     CreateRunBody,
     CreateRunHeaders,
+    GoalPath,
     GoBackBody,
     InputBody,
     PlanQuery,
@@ -139,6 +143,20 @@ def cancel_run(path: RunPath, body: CancelBody) -> dict[str, Any]:
         require_scopes(frozenset({RUNS_CREATE}))  # it starts something
     order = StopOrder(Cause(CauseWord.USER, body.reason), inbox=body.inbox, continue_with=body.continue_with)
     return _main().cancel_run(current_caller(), path.run_id, order, body.if_turn, body.wait_ms).to_json()
+
+
+@run_routes.post("/v1/runs/<run_id>/goals/<goal_id>/cancel", responses={200: PartStopAnswer, **STOP_PROBLEMS})
+def cancel_goal(path: GoalPath, body: CancelPartBody) -> dict[str, Any]:
+    """Stop one goal of the current turn, with what it has delegated: dependents follow, siblings go on."""
+    cause = Cause(CauseWord.USER, body.reason)
+    return _main().cancel_goal(current_caller(), path.run_id, path.goal_id, cause, body.if_turn, body.wait_ms)
+
+
+@run_routes.post("/v1/runs/<run_id>/calls/<call_id>/cancel", responses={200: PartStopAnswer, **STOP_PROBLEMS})
+def cancel_call(path: CallPath, body: CancelPartBody) -> dict[str, Any]:
+    """Stop one tool call of the current turn: the model is told, and goes on."""
+    cause = Cause(CauseWord.USER, body.reason)
+    return _main().cancel_call(current_caller(), path.run_id, path.call_id, cause, body.if_turn, body.wait_ms)
 
 
 @run_routes.post("/v1/runs/<run_id>/terminate", responses={200: StopAnswerBody, **STOP_PROBLEMS})

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from core.call import CallBook
 from core.cancellation import Scope
 from core.events import EventType
+from core.tool.tool import Delegated, ToolRun
 
 
 class Threads(Protocol):
@@ -53,6 +54,12 @@ class TurnPort(Protocol):
 
     def note_result(self, owner: Any, call_id: str, content: str, is_error: bool) -> None:
         """What a tool call came to; dropped once the goal is final."""
+
+
+    def delegate(
+        self, owner: Any, run: ToolRun, goals: list[dict[str, Any]], max_depth: int, max_goals: int
+    ) -> list[Delegated]:
+        """Have sub-agents work on ``goals`` for a tool call of ``owner``; see :class:`core.tool.tool.DelegatePort`."""
 
 
 @dataclass(slots=True)

@@ -91,6 +91,10 @@ class Rounds:
         """Whether a tool was called."""
         return any(each.calls for each in self._rounds)
 
+    def has_call(self, call_id: str) -> bool:
+        """Whether this call is among them."""
+        return any(call.id == call_id for each in self._rounds for call in each.calls)
+
     @property
     def text(self) -> str:
         """Everything that was said, a blank line between rounds."""

@@ -46,10 +46,11 @@ class ToolBatch:
         self._unbegun: dict[str, ToolRun] = {}
         self._unended: set[str] = set()
         self._results: dict[str, ToolResult] = {}
+        self._runs: list[ToolRun] = []
 
     def run(self) -> list[ToolResult]:
         """Run all calls; returns when each has ended. ``Cancelled`` if the goal was stopped, also just now."""
-        runs: list[ToolRun] = []
+        runs = self._runs
         jobs: list[Callable[[], None]] = []
         try:
             for call in self._calls:
@@ -68,6 +69,12 @@ class ToolBatch:
             self._call_off()
         return [self._results[run.id] for run in runs]
 
+    def check_stopped(self) -> None:
+        """Raise ``Cancelled`` if a call was stopped by itself, by other than a limit of its own."""
+        for run in self._runs:
+            if run.limit_hit is None:
+                run.scope.checkpoint()
+
     def _open(self, call: ToolCall) -> ToolRun:
         scope = self._asked.scope.open(Level.CALL, call.name)
         owner, port, call_id = self._asked.owner, self._port, new_id("c")
@@ -78,6 +85,7 @@ class ToolBatch:
         tool = self._tools.get(call.name)
         kind = tool.kind if tool is not None else CallKind.TOOL
         run = ToolRun(scope, self._asked.goal_id, call.name, emit, call_id, kind)
+        run.delegate = partial(port.delegate, owner, run)
         with self._lock:
             self._unbegun[run.id] = run
             self._unended.add(run.id)
@@ -104,6 +112,8 @@ class ToolBatch:
     def _execute(self, run: ToolRun, call: ToolCall) -> None:
         if not self._claim(run):
             return
+        if run.scope.is_stopped:  # by itself, before its turn came
+            run.settle(Outcome.NOT_STARTED, "never began")
         worker = self._port.workers.current()
         run.leave_behind = partial(self._leave_behind, run, worker)
         result = self._result(run, call)

@@ -120,6 +120,20 @@ class Main:
                 raise
             return StopAnswer(run_id, run["turn_id"], False, run["state"], [])
 
+    def cancel_goal(
+        self, caller: Caller, run_id: str, goal_id: str, cause: Cause, if_turn: str | None, wait_ms: int
+    ) -> dict[str, Any]:
+        """Stop one goal of the current turn: its dependents follow, its siblings go on."""
+        run = self._find(caller, run_id)
+        return self.engine.stop_part(run, lambda turn: turn.parts.stop_goal(goal_id, cause), if_turn, wait_ms / 1000)
+
+    def cancel_call(
+        self, caller: Caller, run_id: str, call_id: str, cause: Cause, if_turn: str | None, wait_ms: int
+    ) -> dict[str, Any]:
+        """Stop one tool call of the current turn: the model is told, and goes on."""
+        run = self._find(caller, run_id)
+        return self.engine.stop_part(run, lambda turn: turn.parts.stop_call(call_id, cause), if_turn, wait_ms / 1000)
+
     def stop_plan(self, caller: Caller) -> StopAnswer | None:
         """Stop the plan of the caller's session, else of the newest turn; None if there is none."""
         with self.reading() as connection:

@@ -26,6 +26,7 @@ from core.errors import (
     TurnIsOver,
 )
 from core.gates import pause_at
+from core.session.parts import PartStop
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turn import Turn
@@ -310,6 +311,27 @@ class Engine:
         if turn is not None and turn.start.turn_id == turn_id:
             return self._stop_live(turn, order, wait_s)
         return StopAnswer(run["id"], turn_id, is_recorded, self._state(run["id"]), [])
+
+    def stop_part(
+        self, run: RowMapping, stop: Callable[[Turn], PartStop], if_turn: str | None, wait_s: float
+    ) -> dict[str, Any]:
+        """Stop one goal or one tool call of the current turn, which goes on; ``wait_s`` waits for its end."""
+        run, turn = self._find_current(run)
+        if run["state"] in TERMINAL:
+            raise RunIsOver()
+        if turn is None or turn.scope.is_finished or (if_turn is not None and if_turn != turn.start.turn_id):
+            raise TurnIsOver()
+        part = stop(turn)
+        answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal_id, "call_id": part.call_id}
+        if part.recorded is not None:
+            try:
+                part.recorded.result(STORE_TIMEOUT_S)
+            except TurnIsOver:
+                pass  # its end was recorded first, and with it what became of its parts
+            except (StoreError, FutureTimeoutError):
+                raise StopNotRecorded(**answer, stopped=part.is_stopped, receipt=part.receipt()) from None
+        part.wait(wait_s)
+        return answer | {"stopped": part.is_stopped, "ended": part.has_ended, "receipt": part.receipt()}
 
     def _wait_recorded(self, turn: Turn, order: StopOrder) -> None:
         """Until the stop is durable. A terminate that joined a turn-stop widens the record."""

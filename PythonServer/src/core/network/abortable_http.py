@@ -24,6 +24,14 @@ from core.network.abortable import AbortableSocket
 from core.network.resolver import resolver
 
 
+class AddressRefused(OSError):
+    """The passenger may not go to this address; nothing was sent there."""
+
+
+def _anywhere(_: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Passenger:
     """Whom a connection serves: what a stop shuts, which scope to ask, whom to tell before bytes leave."""
@@ -31,6 +39,9 @@ class Passenger:
     wire: AbortableSocket
     scope: Scope
     mark_sent: Callable[[], None]
+    #: Whether a connection may go to this numeric address. A connection from a pool is not asked about again: passengers
+    #: with different answers must not share an adapter.
+    may_reach: Callable[[str], bool] = _anywhere
 
 
 _passenger: contextvars.ContextVar[Passenger | None] = contextvars.ContextVar("passenger", default=None)
@@ -82,6 +93,9 @@ class _Abortable(HTTPConnection):
     def _connect_to(
         self, kind: tuple[int, int, int], address: tuple[Any, ...], passenger: Passenger, limit: float | None
     ) -> socket.socket:
+        # Asked about what the kernel will connect to, after look-up: a name may mean another address each time.
+        if not passenger.may_reach(str(address[0])):
+            raise AddressRefused("the address is refused")
         sock = socket.socket(*kind)
         try:
             for option in self.socket_options or ():

@@ -33,8 +33,8 @@ class Goal:
 
     __slots__ = (
         "_cancelled_by", "_cancelled_children", "_failed_children", "_open_children", "agent", "blockers", "cause",
-        "children", "dependents", "depends_on", "ended_at", "error", "id", "parent", "plan", "prompt", "result",
-        "rounds", "scope", "started_at", "status", "title", "tool", "worker",
+        "children", "delegated", "dependents", "depends_on", "ended_at", "error", "id", "parent", "plan", "prompt",
+        "result", "rounds", "scope", "started_at", "status", "title", "tool", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,8 @@ class Goal:
         self.agent = agent
         self.parent = parent
         self.children: list[Goal] = []
+        #: The plans that this goal's tool calls have delegated, oldest first. They are no part of its status.
+        self.delegated: tuple[Plan, ...] = ()
         self.depends_on: list[Goal] = []
         self.dependents: list[Goal] = []
         self.status = GoalStatus.NOT_STARTED
@@ -109,12 +111,13 @@ class Goal:
         return Scheduler(self.plan, self).run()
 
     def get_active_goals(self) -> list[Goal]:
-        """The goals at or below this one that are IN_PROGRESS: those that own model requests."""
+        """The goals at or below this one that are IN_PROGRESS, delegated ones too: those that own model requests."""
         active, waiting = [], [self]
         while waiting:
             goal = waiting.pop()
             if goal.status is GoalStatus.IN_PROGRESS:
                 active.append(goal)
+            waiting.extend(plan.plan_goal for plan in reversed(goal.delegated))
             waiting.extend(reversed(goal.children))
         return active
 

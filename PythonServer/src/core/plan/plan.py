@@ -34,11 +34,19 @@ class Plan:
         work: Callable[[Goal], str | None],
         note: Callable[[Goal], None] | None = None,
         note_abandoned: Callable[[Goal], None] | None = None,
+        delegated_by: tuple[Goal, str] | None = None,
     ) -> None:
+        """``delegated_by``: the goal and the id of its tool call that this plan is the work of."""
         self.scope = scope
         self.workers = workers
         self.work = work
-        self.lock = threading.Lock()
+        above = delegated_by[0].plan if delegated_by is not None else None
+        #: One lock for a plan and all that is delegated below it, so that they are shown as they are at one moment.
+        self.lock: threading.Lock = above.lock if above is not None else threading.Lock()
+        #: How deep it was delegated; 0 is the turn's own plan.
+        self.depth: int = above.depth + 1 if above is not None else 0
+        #: The tool call that it is the work of.
+        self.call_id = delegated_by[1] if delegated_by is not None else None
         #: The root: contains every top-level goal, has no work of its own and is not shown.
         self.plan_goal = Goal(self, "plan", "plan")
         #: A remark for the user, such as why there is one goal only.
@@ -58,16 +66,17 @@ class Plan:
             self.cancel_unstarted(stop.cause)
         return self.plan_goal.status
 
-    def cancel_llm_requests(self, timeout_s: float | None = None) -> None:
+    def cancel_llm_requests(self, timeout_s: float | None = None, within: Scope | None = None) -> None:
         """Ask for the cancellation of the requests of all goals IN_PROGRESS, one task a goal, all at once.
 
-        Returns when each was answered, or after ``timeout_s``; without that, each agent keeps to its own limit.
+        ``within``: only of goals whose scope is that one or below it. Returns when each was answered, or after
+        ``timeout_s``; without that, each agent keeps to its own limit.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         goals = [
             goal
             for goal in self.plan_goal.get_active_goals()
-            if goal.agent is not None and goal.agent.has_requests_to_ask(goal)
+            if goal.agent is not None and goal.agent.has_requests_to_ask(goal) and _is_within(goal, within)
         ]
         if not goals:
             return
@@ -87,6 +96,32 @@ class Plan:
             goal = waiting.pop()
             yield goal
             waiting.extend(reversed(goal.children))
+
+    def walk_all(self) -> Iterator[Goal]:
+        """As :meth:`walk`, with the goals that each has delegated right behind it."""
+        for goal in self.walk():
+            yield goal
+            for plan in goal.delegated:
+                yield from plan.walk_all()
+
+    def stop_goal(self, goal: Goal, cause: Cause) -> bool:
+        """Stop one goal, with all that is inside it or delegated by it; False if it was final or being stopped.
+
+        Its dependents follow; its siblings go on. What runs ends by its scope, in bounded time.
+        """
+        with self.lock:
+            scope = goal.scope
+            if goal.is_final or (scope is not None and scope.is_stopped):
+                return False
+        if scope is not None:  # first: from now on nothing inside may start
+            scope.cancel(cause)
+        with self.lock:
+            ready: list[Goal] = []
+            for each in _at_or_below(goal):
+                if each.status is GoalStatus.NOT_STARTED:
+                    ready += settle(each, GoalStatus.CANCELLED, cause)[1]
+        self.start_ready(ready)
+        return True
 
     @cached_property
     def has_several_leaves(self) -> bool:
@@ -127,6 +162,8 @@ class Plan:
         top: list[dict[str, Any]] = []
         for goal in self.walk():
             node = describe(goal)
+            for plan in goal.delegated:
+                node["delegated"] += plan.tree()
             shown[goal.id] = node
             above = shown[goal.parent.id]["goals"] if goal.parent and goal.parent.parent else top
             above.append(node)
@@ -143,12 +180,26 @@ def describe(goal: Goal) -> dict[str, Any]:
         "agent": goal.agent.name if goal.agent is not None else None,
         "depends_on": [other.id for other in goal.depends_on],
         "goals": [],
+        "call_id": goal.plan.call_id,
+        "delegated": [],
         "status": goal.status,
         "cause": goal.cause.word if goal.cause else None,
         "error": goal.error,
         "started_at": iso(goal.started_at) if goal.started_at else None,
         "ended_at": iso(goal.ended_at) if goal.ended_at else None,
     }
+
+
+def _is_within(goal: Goal, scope: Scope | None) -> bool:
+    return scope is None or (goal.scope is not None and goal.scope.is_within(scope))
+
+
+def _at_or_below(goal: Goal) -> Iterator[Goal]:
+    waiting = [goal]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting.extend(reversed(each.children))
 
 
 def _take_pool() -> ThreadPoolExecutor:

@@ -64,7 +64,7 @@ def _parse(arguments: str | None) -> PlanSpec:
     if arguments is None:
         raise InvalidPlan("the model did not hand in a plan")
     try:
-        data = _whole(json.loads(arguments))
+        data = whole_json(json.loads(arguments))
     except (ValueError, RecursionError):
         raise InvalidPlan("the model's plan is not JSON") from None
     spec = spec_from_model(data)
@@ -72,10 +72,10 @@ def _parse(arguments: str | None) -> PlanSpec:
     return spec
 
 
-def _whole(value: Any) -> Any:
+def whole_json(value: Any) -> Any:
     """The value with texts that can be kept: an escape in JSON may stand for a character that cannot."""
     if isinstance(value, dict):
-        return {whole_text(name): _whole(each) for name, each in value.items()}
+        return {whole_text(name): whole_json(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [whole_json(each) for each in value]
     return whole_text(value) if isinstance(value, str) else value

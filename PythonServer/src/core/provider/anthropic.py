@@ -8,6 +8,7 @@ from core.provider.anthropic_format import MessageReader
 from core.provider.base_url import clean_key, clean_url
 from core.provider.http_client import Endpoint, HttpClient
 from core.provider.model_call import ModelCall
+from core.provider.model_list import ModelList
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
 from core.provider.wire_names import tool_names
@@ -30,6 +31,7 @@ class AnthropicProvider:
         self._secrets = (key,) if key else ()
         self._client = HttpClient(base_url, pool_size=pool_size, verify=verify)
         self._endpoint = Endpoint(self._client, f"{base_url}/v1/messages", headers)
+        self._models = ModelList(self._client, f"{base_url}/v1/models", headers, self._secrets, is_paged=True)
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
@@ -40,6 +42,10 @@ class AnthropicProvider:
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
         """Not possible here."""
         raise NotImplementedError("the Anthropic API cannot be asked to cancel")
+
+    def list_models(self, call: ModelCall) -> list[str]:
+        """See :class:`core.provider.provider.Provider`."""
+        return self._models.read(call)
 
     def close(self) -> None:
         """Close the pooled connections."""

@@ -19,6 +19,7 @@ from core.provider.failures import ServerRejected, ServerUnreachable
 from core.provider.http_client import Endpoint, HttpClient
 from core.provider.http_failures import TRANSPORT_ERRORS, body_text, place, safe_excerpt, transport_failure
 from core.provider.model_call import ModelCall
+from core.provider.model_list import ModelList
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
@@ -44,6 +45,7 @@ class De2GeneratorProvider:
         self._secrets = (key,) if key else ()
         self._client = HttpClient(uri, pool_size=pool_size, verify=verify)
         self._endpoint = Endpoint(self._client, f"{uri}/v1/chat/completions", headers)
+        self._models = ModelList(self._client, f"{uri}/v1/models", headers, self._secrets)
         self._cancel_client = HttpClient(uri, pool_size=_CANCEL_POOL, verify=verify)
         self._cancel = Endpoint(self._cancel_client, f"{uri}/v1/cancel", headers)
 
@@ -79,6 +81,10 @@ class De2GeneratorProvider:
             ) from stop
         finally:
             deadline.call_off()
+
+    def list_models(self, call: ModelCall) -> list[str]:
+        """See :class:`core.provider.provider.Provider`."""
+        return self._models.read(call)
 
     def close(self) -> None:
         """Close the pooled connections."""

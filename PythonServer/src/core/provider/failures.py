@@ -1,15 +1,19 @@
 """Failed model calls, with what the retry loop needs to know about them."""
 
 from core.cancellation import Cause, CauseWord, GoalCancelledException, Scope
-from core.errors import ProviderRejected, ProviderUnreachable
+from core.errors import ProviderError, ProviderRejected, ProviderUnreachable
 
 
 class ServerUnreachable(ProviderUnreachable):
-    """No connection, or it broke. ``is_retryable`` is False once a part of the answer had come."""
+    """No connection, or it broke. ``is_retryable`` is False once a part of the answer had come.
 
-    def __init__(self, detail: str, *, is_retryable: bool) -> None:
+    ``is_connected`` is False if not even a connection came about: then it is the address, not the model.
+    """
+
+    def __init__(self, detail: str, *, is_retryable: bool, is_connected: bool = True) -> None:
         super().__init__(detail)
         self.is_retryable = is_retryable
+        self.is_connected = is_connected
 
 
 class ServerRejected(ProviderRejected):
@@ -25,6 +29,12 @@ class ServerRejected(ProviderRejected):
         super().__init__(detail, http_status)
         self.is_retryable = is_retryable
         self.retry_after_s = retry_after_s
+
+
+class NoSuchModel(ProviderError):
+    """No model that the server lists fits the pattern."""
+
+    title = "No model fits the pattern"
 
 
 def cancelled_by_gateway(scope: Scope) -> GoalCancelledException:

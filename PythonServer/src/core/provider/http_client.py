@@ -1,4 +1,4 @@
-"""POST requests that obey a stop, on pooled connections.
+"""Requests that obey a stop, on pooled connections.
 
 Built on the adapter of ``requests`` alone: a session would add cookies, redirects, and a look at the
 environment and at ``.netrc`` on every call. A model call may have none of these, and they are 40 % of the
@@ -7,6 +7,7 @@ cost of a small one (425 us with a session, 248 without; loopback).
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 
 import requests
 from requests.utils import get_environ_proxies
@@ -25,8 +26,28 @@ class HttpClient:
         self._proxies: dict[str, str] = dict(get_environ_proxies(base_url))
         self._verify = verify
 
-    def send(self, request: requests.PreparedRequest, limits_s: tuple[float, float] | None) -> requests.Response:
-        """Send, and wait for the headers. Raises what ``requests`` raises."""
+    @contextlib.contextmanager
+    def exchange(
+        self, passenger: Passenger, request: requests.PreparedRequest, limits_s: tuple[float, float] | None = None
+    ) -> Iterator[requests.Response]:
+        """Send, wait for the headers, and hand out the answer with its body unread.
+
+        Inside the ``with`` the passenger's wire reaches the connection. Leaving closes the answer, which
+        drops the connection unless the body was read to its end. Raises what ``requests`` raises, and
+        ``Cancelled``. ``limits_s`` are seconds for a connection and for a silence, else :data:`LIMITS_S`.
+        """
+        response: requests.Response | None = None
+        try:
+            with carrying(passenger):
+                response = self._send(request, limits_s)
+            yield response
+        finally:
+            # This thread is the reader, so close() finds the reader's lock free.
+            if response is not None:
+                response.close()
+            passenger.wire.detach()
+
+    def _send(self, request: requests.PreparedRequest, limits_s: tuple[float, float] | None) -> requests.Response:
         return self._adapter.send(
             request, stream=True, timeout=limits_s or LIMITS_S, verify=self._verify, proxies=self._proxies
         )
@@ -47,26 +68,11 @@ class Endpoint:
         # Prepared once: it is a fourth of the cost of a small request.
         self._request = requests.Request("POST", url, headers=fixed).prepare()
 
-    @contextlib.contextmanager
     def post(
         self, passenger: Passenger, body: bytes, limits_s: tuple[float, float] | None = None
-    ) -> Iterator[requests.Response]:
-        """Send, wait for the headers, and hand out the answer with its body unread.
-
-        Inside the ``with`` the passenger's wire reaches the connection. Leaving closes the answer, which
-        drops the connection unless the body was read to its end. Raises what ``requests`` raises, and
-        ``Cancelled``. ``limits_s`` are seconds for a connection and for a silence, else :data:`LIMITS_S`.
-        """
+    ) -> AbstractContextManager[requests.Response]:
+        """One request; see :meth:`HttpClient.exchange`."""
         request = self._request.copy()
         request.body = body
         request.headers["Content-Length"] = str(len(body))
-        response: requests.Response | None = None
-        try:
-            with carrying(passenger):
-                response = self._client.send(request, limits_s)
-            yield response
-        finally:
-            # This thread is the reader, so close() finds the reader's lock free.
-            if response is not None:
-                response.close()
-            passenger.wire.detach()
+        return self._client.exchange(passenger, request, limits_s)

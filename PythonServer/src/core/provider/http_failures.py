@@ -85,8 +85,10 @@ def transport_failure(error: Exception, url: str, *, has_answered: bool, has_sai
         return ServerUnreachable(f"{where} has sent nothing for too long", is_retryable=False)
     if has_answered:
         return broke_off(url, has_said=has_said)
-    words, is_retryable = _why(causes)
-    return ServerUnreachable(f"{where} cannot be reached: {words}", is_retryable=is_retryable)
+    words, is_retryable, is_connected = _why(causes)
+    return ServerUnreachable(
+        f"{where} cannot be reached: {words}", is_retryable=is_retryable, is_connected=is_connected
+    )
 
 
 def broke_off(url: str, *, has_said: bool) -> ServerUnreachable:
@@ -109,23 +111,23 @@ def _is_not_http(cause: BaseException) -> bool:
     return isinstance(cause, http.client.HTTPException)
 
 
-def _why(causes: list[BaseException]) -> tuple[str, bool]:
-    """A few words, and whether the same may work later."""
-    known: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str, bool], ...] = (
-        (UrllibProxyError, "the proxy does not let us through", True),
-        (NameResolutionError, "its name is not known", True),
-        ((SSLError, requests.exceptions.SSLError), "no secure connection (TLS)", False),
-        (ConnectionRefusedError, "connection refused", True),
-        (ConnectTimeout, "no connection in time", True),
-        ((LocationParseError, requests.exceptions.InvalidURL), "the address is not valid", False),
-        (http.client.RemoteDisconnected, "it hung up without an answer", True),
-        (ConnectionResetError, "it hung up without an answer", True),
+def _why(causes: list[BaseException]) -> tuple[str, bool, bool]:
+    """A few words, whether the same may work later, and whether there was a connection."""
+    known: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str, bool, bool], ...] = (
+        (UrllibProxyError, "the proxy does not let us through", True, False),
+        (NameResolutionError, "its name is not known", True, False),
+        ((SSLError, requests.exceptions.SSLError), "no secure connection (TLS)", False, False),
+        (ConnectionRefusedError, "connection refused", True, False),
+        (ConnectTimeout, "no connection in time", True, False),
+        ((LocationParseError, requests.exceptions.InvalidURL), "the address is not valid", False, False),
+        (http.client.RemoteDisconnected, "it hung up without an answer", True, True),
+        (ConnectionResetError, "it hung up without an answer", True, True),
     )
-    for kind, words, is_retryable in known:
+    for kind, words, is_retryable, is_connected in known:
         # NewConnectionError is a ConnectTimeoutError in urllib3 2; a refused connection is found first above.
         if any(isinstance(cause, kind) for cause in causes):
-            return words, is_retryable
-    return "the connection failed", True
+            return words, is_retryable, is_connected
+    return "the connection failed", True, True
 
 
 #: What an exchange by ``requests`` and urllib3 may raise.

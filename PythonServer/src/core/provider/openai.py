@@ -5,6 +5,7 @@ from collections.abc import Generator
 from core.provider.base_url import clean_key, clean_url
 from core.provider.http_client import Endpoint, HttpClient
 from core.provider.model_call import ModelCall
+from core.provider.model_list import ModelList
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, ModelRequest
 from core.provider.provider_http import stream_http
@@ -25,6 +26,7 @@ class OpenAIProvider:
         self._secrets = (key,) if key else ()
         self._client = HttpClient(base_url, pool_size=pool_size, verify=verify)
         self._endpoint = Endpoint(self._client, f"{base_url}/chat/completions", headers)
+        self._models = ModelList(self._client, f"{base_url}/models", headers, self._secrets)
 
     def stream(self, request: ModelRequest, call: ModelCall) -> Generator[Delta, None, None]:
         """See :class:`core.provider.provider.Provider`."""
@@ -35,6 +37,10 @@ class OpenAIProvider:
     def ask_cancel(self, call: ModelCall, timeout_s: float) -> str:
         """Not possible here."""
         raise NotImplementedError("an OpenAI-compatible server cannot be asked to cancel")
+
+    def list_models(self, call: ModelCall) -> list[str]:
+        """See :class:`core.provider.provider.Provider`."""
+        return self._models.read(call)
 
     def close(self) -> None:
         """Close the pooled connections."""

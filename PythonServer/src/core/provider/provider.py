@@ -79,5 +79,11 @@ class Provider(Protocol):
         Only where ``can_be_asked``. Bounded by ``timeout_s`` whatever the server does.
         """
 
+    def list_models(self, call: ModelCall) -> list[str]:
+        """The names of the models that the server offers, as it lists them. Blocks; stopped through ``call``.
+
+        Raises what :meth:`stream` raises. The server cannot be asked to cancel it: its asker must say so.
+        """
+
     def close(self) -> None:
         """Close the pooled connections. Calls in flight go on."""

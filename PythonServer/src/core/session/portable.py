@@ -94,6 +94,8 @@ class PastGoal(_Line):
     agent: str | None = None
     depends_on: list[GoalId]
     goals: list["PastGoal"]
+    call_id: str | None = None
+    delegated: list["PastGoal"] = Field(default_factory=list)
     status: GoalStatus
     cause: CauseWord | None
     error: str | None

@@ -152,17 +152,18 @@ def read_plan(connection: Connection, turn: RowMapping) -> dict[str, Any]:
         log_of_turn(connection, turn), events.c.type == EventType.GOAL_STATUS
     )
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
-        _apply_status(goals[row["goal_id"]], json.loads(row["data"]), row["at"])
+        if row["goal_id"] in goals:  # else its plan could not be published, for want of room on the disk
+            _apply_status(goals[row["goal_id"]], json.loads(row["data"]), row["at"])
     return data
 
 
 def walk_goals(goals: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Every goal, parents before children, in plan order."""
+    """Every goal, delegated ones too, parents before children, in plan order."""
     waiting = list(reversed(goals))
     while waiting:
         goal = waiting.pop()
         yield goal
-        waiting.extend(reversed(goal["goals"]))
+        waiting.extend(reversed([*goal.get("delegated", ()), *goal["goals"]]))
 
 
 def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> None:

@@ -1,12 +1,12 @@
 """The receipt: what a stop found, and what became of each item."""
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from core.call import Call, CallBook, CallKind, Outcome
+from core.call import Call, CallKind, Outcome
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
-from core.plan.plan import Plan
 
 _GOAL_OUTCOME = {
     GoalStatus.CANCELLED: (Outcome.CANCELLED, "stopped"),
@@ -18,17 +18,17 @@ _GOAL_OUTCOME = {
 class Stock:
     """What runs, and what waits to run, at the moment of a stop. Taken once, before anything is woken."""
 
-    def __init__(self, calls: CallBook, plan: Plan | None) -> None:
+    def __init__(self, calls: list[Call], goals: Iterable[Goal]) -> None:
         #: ``time.monotonic()`` of the stop.
         self.taken_at = time.monotonic()
         #: The same in seconds since the epoch, which is how goals note their end.
         self._taken_at_epoch = time.time()
-        self._calls: list[Call] = calls.snapshot()
+        self._calls = calls
         self._running: list[Goal] = []
         self._unstarted: list[Goal] = []
         #: Ids of goals whose thread was abandoned.
         self.abandoned: set[str] = set()
-        for goal in plan.walk() if plan is not None else ():
+        for goal in goals:
             if goal.children or (goal.is_final and not _met_the_stop(goal)):
                 continue
             (self._unstarted if goal.started_at is None else self._running).append(goal)

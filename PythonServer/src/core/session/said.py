@@ -9,6 +9,7 @@ from core.agent.rounds import Rounds
 from core.agent.tool_batch import cancelled_text
 from core.cancellation import CauseWord
 from core.events import Event, EventType
+from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 
@@ -21,6 +22,10 @@ class Said:
     rounds: Rounds
     #: The whole answer, if the goal was completed.
     result: str | None = None
+    #: Why the goal itself was stopped, if it was.
+    cause: str | None = None
+    #: A goal of a sub-agent: what it said is for the tool call that it works for, and no part of the history.
+    is_delegated: bool = False
 
     @property
     def text(self) -> str:
@@ -29,11 +34,19 @@ class Said:
 
 
 def said_by(plan: Plan | None) -> list[Said]:
-    """The leaves of a plan, in plan order."""
-    leaves = [] if plan is None else plan.leaves()
-    return [
-        Said(goal.id, goal.rounds, goal.result if goal.status is GoalStatus.COMPLETED else None) for goal in leaves
-    ]
+    """The leaves of a plan, in plan order, delegated ones too."""
+    return [] if plan is None else [_said_of(goal) for goal in plan.walk_all() if not goal.children]
+
+
+def _said_of(goal: Goal) -> Said:
+    result = goal.result if goal.status is GoalStatus.COMPLETED else None
+    cause = goal.cause.word if goal.cause is not None else None
+    return Said(goal.id, goal.rounds, result, cause, is_delegated=goal.plan.depth > 0)
+
+
+def text_of(said: list[Said]) -> str:
+    """What the plan's own goals have said, in plan order."""
+    return "\n\n".join(text for each in said if not each.is_delegated and (text := each.text))
 
 
 def with_earlier(said: list[Said], earlier: list[Said]) -> list[Said]:
@@ -48,10 +61,11 @@ def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[
     No call may be open (:func:`close_calls`).
     """
     messages: list[dict[str, Any]] = []
-    if len(said) == 1:
-        messages = said[0].rounds.messages()
+    own = [each for each in said if not each.is_delegated]
+    if len(own) == 1:
+        messages = own[0].rounds.messages()
     if not any(message.get("tool_calls") for message in messages):
-        content = "\n\n".join(text for each in said if (text := each.text))
+        content = text_of(said)
         messages = [{"role": "assistant", "content": content}] if content.strip() else []
     if not messages:  # blanks alone are no answer, and providers refuse them
         content = f"[{state} before any text]" if cause is None else placeholder(cause)
@@ -79,10 +93,13 @@ def placeholder(cause: str) -> str:
 
 
 def close_calls(said: list[Said], run_id: str, turn_id: str, cause: str) -> list[Event]:
-    """Give every open call the result that says why there is none; returns the events that record it."""
-    content = cancelled_text(cause)
+    """Give every open call the result that says why there is none; returns the events that record it.
+
+    ``cause`` is the turn's, for goals that were not stopped by themselves.
+    """
     closing = []
     for each in said:
+        content = cancelled_text(each.cause or cause)
         for call in each.rounds.open_calls():
             each.rounds.answer(call.id, content, is_error=True)
             data = {"content": content, "is_error": True}

@@ -46,4 +46,5 @@ def said_before(connection: Connection, turn: RowMapping) -> list[Said]:
 
 def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:
     result = goal["result"] if goal["status"] == "COMPLETED" else None
-    return Said(goal["id"], rounds.get(goal["id"]) or Rounds(), result)
+    own = rounds.get(goal["id"]) or Rounds()
+    return Said(goal["id"], own, result, goal["cause"], is_delegated=goal.get("call_id") is not None)

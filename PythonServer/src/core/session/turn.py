@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from core.agent.ports import Threads
 from core.base.InputOutput import set_stopped
@@ -20,14 +20,19 @@ from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 from core.plan.plan_spec import GoalSpec, PlanSpec
 from core.plan.scheduler import Workers
+from core.session.delegation import Delegation
+from core.session.parts import Parts
 from core.session.receipt import Stock
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.said import Said, close_calls, said_by, turn_messages, with_earlier
-from core.session.turns import note_stop
+from core.session.said import Said, close_calls, said_by, text_of, turn_messages, with_earlier
+from core.session.turns import emit_in_turn, note_stop
 from core.session.usage import UsageSum
+from core.store.commit import Transaction
 from core.store.writer import Writer
 from core.switching import keep_interpreter
-from core.tool.tool import ToolRun
+from core.tool.tool import Delegated, ToolFailed, ToolRun
+
+T = TypeVar("T")
 
 
 class Pool(Workers, Threads, Protocol):
@@ -64,13 +69,17 @@ class Turn:
         self.is_answered = False
         #: A title for the session, if this turn made one.
         self.title: str | None = None
-        self._cancel_timeout_s = cancel_timeout_s
+        self.cancel_timeout_s = cancel_timeout_s
         # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
         self._orders: list[StopOrder] = []
         self._stock: Stock | None = None
         self._recorded: Future[bool] | None = None
         self._reached = threading.Event()
         self._receipt_so_far: list[dict[str, Any]] = []
+        #: The stops of single goals and tool calls, and what else happens to a part of the turn.
+        self.parts = Parts(self)
+        #: How its tools delegate; set once there are agents to delegate to.
+        self.delegation: Delegation | None = None
         if not self.scope.is_stopped:
             # First abort of the scope, so it runs before any call is woken and could leave the books.
             with contextlib.suppress(Cancelled):  # stopped since: the stock is taken at the end
@@ -79,7 +88,7 @@ class Turn:
     @property
     def said(self) -> str:
         """What the goals have said, in plan order."""
-        return "\n\n".join(text for each in said_by(self.plan) if (text := each.text))
+        return text_of(said_by(self.plan))
 
     # -- what agents and goals use -----------------------------------------------------------
 
@@ -90,6 +99,10 @@ class Turn:
         if event_type is EventType.USAGE and not self._usage.add(data):
             return  # the sum was drawn: the turn ends without this call
         self._writer.emit(Event(self.start.run_id, event_type, data, self.start.turn_id, goal_id, call_id))
+
+    def record(self, decision: Callable[[Transaction], T]) -> Future[T]:
+        """Have the writer make a decision, in order with the events."""
+        return self._writer.transact(decision)
 
     def say(self, goal: Goal, text: str) -> None:
         """Text of a goal. Raises ``Cancelled`` once it is stopped or final: the fence for work that did not listen."""
@@ -127,11 +140,19 @@ class Turn:
                 data = {"content": content, "is_error": is_error}
                 self.emit(EventType.TOOL_RESULT, data, owner.id, call_id)
 
+    def delegate(
+        self, owner: Goal, run: ToolRun, goals: list[dict[str, Any]], max_depth: int, max_goals: int
+    ) -> list[Delegated]:
+        """See :class:`core.agent.ports.TurnPort`."""
+        if self.delegation is None:
+            raise ToolFailed("nobody is there to delegate to")
+        return self.delegation.run(owner, run, goals, max_depth, max_goals)
+
     # -- the plan ----------------------------------------------------------------------------
 
     def make_plan(self, work: Callable[[Goal], str | None]) -> Plan:
         """An empty plan, from now on the one of this turn."""
-        self.plan = Plan(self.scope, self.workers, work, self._note_goal, self._note_abandoned)
+        self.plan = Plan(self.scope, self.workers, work, self.note_goal, self.note_abandoned)
         self._is_plan_shown = True
         return self.plan
 
@@ -140,7 +161,7 @@ class Turn:
         stopped like any other. Raises ``Cancelled`` if the turn was stopped meanwhile.
         """
         before = self.plan, self._is_plan_shown
-        aside = Plan(self.scope, self.workers, work, None, self._note_abandoned)
+        aside = Plan(self.scope, self.workers, work, None, self.note_abandoned)
         goal = Goal(aside, name, name, None, aside.plan_goal, agent)
         self.plan, self._is_plan_shown = aside, False
         try:
@@ -172,8 +193,14 @@ class Turn:
 
     def publish_plan(self) -> None:
         """Tell the readers how the plan stands."""
-        event = Event(self.start.run_id, EventType.PLAN_UPDATED, self.plan_data(), self.start.turn_id)
-        self._writer.transact(lambda tx: tx.emit(event, mark="plan_seq"))
+        run_id, turn_id = self.start.run_id, self.start.turn_id
+        event = Event(run_id, EventType.PLAN_UPDATED, self.plan_data(), turn_id)
+        self._writer.transact(lambda tx: emit_in_turn(tx, event, mark="plan_seq"))
+
+    @property
+    def shown_plan(self) -> Plan | None:
+        """The turn's plan; None while it is being made, and while something runs beside it."""
+        return self.plan if self._is_plan_shown else None
 
     def plan_data(self) -> dict[str, Any]:
         """The whole plan as an event shows it."""
@@ -181,7 +208,8 @@ class Turn:
         with self.plan.lock:
             return {"goals": self.plan.tree(), "note": self.plan.remark}
 
-    def _note_goal(self, goal: Goal) -> None:
+    def note_goal(self, goal: Goal) -> None:
+        """The status of a goal has changed."""
         data: dict[str, Any] = {"status": goal.status}
         if goal.cause is not None:
             data["cause"] = goal.cause.word
@@ -190,8 +218,11 @@ class Turn:
         if goal.result is not None:
             data["result"] = goal.result
         self.emit(EventType.GOAL_STATUS, data, goal.id)
+        if goal.is_final:
+            self.parts.note_end(goal.id)
 
-    def _note_abandoned(self, goal: Goal) -> None:
+    def note_abandoned(self, goal: Goal) -> None:
+        """A goal was ended without its thread."""
         if self._stock is not None:
             self._stock.abandon(goal)
         for call in self.calls.snapshot():
@@ -214,13 +245,13 @@ class Turn:
         if verdict is Verdict.FIRST:
             try:
                 if self.plan is not None:
-                    self.plan.cancel_llm_requests(self._cancel_timeout_s)
+                    self.plan.cancel_llm_requests(self.cancel_timeout_s)
                 pause_at("turn.requests_cancelled")
             finally:
                 set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
                 self._wait_record_first()
                 self._set_receipt()
-        elif self.scope.is_stopped and not self._reached.wait(self._cancel_timeout_s * 2):
+        elif self.scope.is_stopped and not self._reached.wait(self.cancel_timeout_s * 2):
             self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
         return verdict
 
@@ -273,10 +304,10 @@ class Turn:
     def _take_stock(self) -> None:
         plan = self.plan
         if plan is None:
-            self._stock = Stock(self.calls, None)
+            self._stock = Stock(self.calls.snapshot(), ())
         else:
             with plan.lock:
-                self._stock = Stock(self.calls, plan)
+                self._stock = Stock(self.calls.snapshot(), plan.walk_all())
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -285,7 +316,7 @@ class Turn:
         pause_at("turn.before_finish")
         cause = self.scope.finish()
         self.run_scope.finish()
-        plan = self.plan if self._is_plan_shown else None
+        plan = self.shown_plan
         message = str(error) if error is not None else None
         if cause is not None:
             self._wait_reached(cause)
@@ -311,7 +342,7 @@ class Turn:
 
     def _wait_reached(self, cause: Cause) -> None:
         if any(order.cause is cause for order in self._orders):
-            self._reached.wait(self._cancel_timeout_s * 2)  # so that the asked calls have their outcome
+            self._reached.wait(self.cancel_timeout_s * 2)  # so that the asked calls have their outcome
         if self._stock is None:
             self._take_stock()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, insert, select, update
 
-from core.cancellation import CauseWord
+from core.cancellation import Cause, CauseWord
 from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
@@ -158,6 +158,22 @@ def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrde
     else:
         _record_stop(tx, run, order)
     return True
+
+
+def emit_in_turn(tx: Transaction, event: Event, mark: str | None = None) -> None:
+    """Append an event to an open turn; ``TurnIsOver`` if it is not: nothing of a turn follows its end."""
+    run = read_run(tx, event.run_id)
+    if run["turn_id"] != event.turn_id or run["state"] not in OPEN:
+        raise TurnIsOver()
+    tx.emit(event, mark=mark)
+
+
+def note_part_stop(
+    tx: Transaction, run_id: str, turn_id: str, cause: Cause, goal_id: str | None, call_id: str | None
+) -> None:
+    """Record the stop of one goal or one tool call of an open turn; the state of the run is not touched."""
+    data = {"cause": cause.word, "reason": cause.reason}
+    emit_in_turn(tx, Event(run_id, EventType.STOP_REQUESTED, data, turn_id, goal_id, call_id))
 
 
 def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:

@@ -9,6 +9,8 @@ from typing import Final, cast
 
 from core.errors import ConfigurationError
 from core.settings import Settings
+from core.tool.delegate import Delegate
+from core.tool.function_modules import load_functions, make_function
 from core.tool.shell import Shell
 from core.tool.tool import Tool
 
@@ -20,13 +22,17 @@ class Toolbox:
 
     def __init__(self, settings: Settings) -> None:
         """``ConfigurationError`` if a tool that is allowed does not exist, or cannot be set up. Starts nothing."""
+        self._functions = load_functions(settings.tool_modules)
         self._tools = {name: self._make(name, settings) for name in settings.tools_allowed}
 
     def _make(self, name: str, settings: Settings) -> Mapping[str, Tool]:
         maker = _MAKERS.get(name)
-        if maker is None:
-            raise ConfigurationError(f"TOOLS_ALLOWED names {name[:80]!r}, which is no tool: give {', '.join(_MAKERS)}")
-        return {name: maker(settings)}
+        if maker is not None:
+            return {name: maker(settings)}
+        if name in self._functions:
+            return {name: make_function(self._functions, name, settings)}
+        there_are = ", ".join([*_MAKERS, *sorted(self._functions)])
+        raise ConfigurationError(f"TOOLS_ALLOWED names {name[:80]!r}, which is no tool: give {there_are}")
 
     def of(self, names: Iterable[str] | None) -> Mapping[str, Tool]:
         """What an agent with these names in its list may call, in their order; None: everything that is allowed.
@@ -53,4 +59,8 @@ def _shell(settings: Settings) -> Tool:
     )
 
 
-_MAKERS: Final[dict[str, Maker]] = {"shell": _shell}
+def _delegate(settings: Settings) -> Tool:
+    return Delegate(settings.delegate_depth, settings.delegate_goals)
+
+
+_MAKERS: Final[dict[str, Maker]] = {"delegate": _delegate, "shell": _shell}

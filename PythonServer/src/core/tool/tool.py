@@ -52,6 +52,31 @@ class OutputPort(Protocol):
         """A piece of output, whole UTF-8; ``stream`` is ``stdout`` or ``stderr``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Delegated:
+    """What became of a goal that was delegated. ``name`` is the id that the delegating agent gave it."""
+
+    name: str
+    status: str
+    text: str
+    cause: str | None = None
+    error: str | None = None
+
+
+class DelegatePort(Protocol):
+    """How a tool has others work for it."""
+
+    def __call__(self, goals: list[dict[str, Any]], max_depth: int, max_goals: int) -> list[Delegated]:
+        """Run these goals as a plan below the call; what became of each, in order, also after a stop.
+
+        ``ToolFailed`` if they are no plan, or there are too many of them in the turn, or it would be too deep.
+        """
+
+
+def _nobody(goals: list[dict[str, Any]], max_depth: int, max_goals: int) -> list[Delegated]:
+    raise ToolFailed("nobody is there to delegate to")
+
+
 class ToolRun(Call):
     """One running tool call: its scope, its own limits, and its progress.
 
@@ -67,6 +92,8 @@ class ToolRun(Call):
         self.emit = emit
         #: Leave the call behind: it is over, and what it may still do is dropped. Harmless once it has ended.
         self.leave_behind: Callable[[], None] = lambda: None
+        #: How a tool has others work for it.
+        self.delegate: DelegatePort = _nobody
         self._limit: Cause | None = None
 
     def limit_time(self, seconds: float) -> Alarm:

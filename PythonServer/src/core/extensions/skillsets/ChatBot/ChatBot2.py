@@ -27,6 +27,7 @@ from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.plan.planner import INSTRUCTIONS, TOOL, TOOL_NAME, read_plan
 from core.provider.provider import ModelRequest, ToolCall
+from core.session.delegation import Delegation
 from core.session.earlier import read_earlier
 from core.session.queries import session_title
 from core.session.title import read_title, title_messages
@@ -87,6 +88,7 @@ class ChatBot2:
             spec, remark = self._ask_for_plan(turn, history)
         finished = earlier.finished
         plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else self._work(turn, goal, history))
+        turn.delegation = Delegation(turn, lambda goal: self._work(turn, goal, []), lambda name: self._agent(turn, name))
         turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
         return plan
 
@@ -128,7 +130,8 @@ class ChatBot2:
             agent.profile.instructions,
             history,
             goal.prompt or "",
-            turn.start.input if goal.plan.has_several_leaves else None,
+            # A sub-agent knows its prompt and nothing else.
+            turn.start.input if goal.plan.has_several_leaves and not goal.plan.depth else None,
             results_for(goal),
         )
         with asked.scope.entered():
@@ -164,7 +167,9 @@ class ChatBot2:
 def _run_tool(turn: Turn, tool: dict[str, Any], agent: Agent, asked: Asked) -> str:
     """A goal that is one tool call. The tool's own failure is the goal's."""
     call = ToolCall("", tool["name"], json.dumps(tool["arguments"], ensure_ascii=False))
-    result = ToolBatch([call], agent.profile.tools, asked, turn).run()[0]
+    batch = ToolBatch([call], agent.profile.tools, asked, turn)
+    result = batch.run()[0]
+    batch.check_stopped()  # stopped alone, the call is the whole goal
     if result.is_error:
         raise ToolFailed(result.content)
     return result.content
