@@ -41,6 +41,9 @@ class TurnPort(Protocol):
     def workers(self) -> Threads:
         """The threads of the turn."""
 
+    def step(self, scope: Scope) -> None:
+        """Between two steps of a goal with that scope: a model request comes next. ``Cancelled`` if it must not."""
+
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
     ) -> None:
@@ -70,3 +73,5 @@ class Asked:
     goal_id: str | None
     scope: Scope
     on_text: Callable[[str], None]
+    #: From now on the agent's fallback model answers; a goal does not change its model back half way.
+    has_fallen_back: bool = False

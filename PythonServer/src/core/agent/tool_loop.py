@@ -26,9 +26,10 @@ def answer_with_tools(
     model fails or does not come to an end, ``Cancelled`` on a stop. A tool that fails ends nothing: the model reads its
     error.
     """
-    tools = agent.profile.tools
-    offered = [describe_tool(tool) for tool in tools.values()]
     for _ in range(MAX_ROUNDS):
+        port.step(asked.scope)
+        tools = dict(agent.profile.tools)  # as they are now: servers of tools come and go
+        offered = [describe_tool(tool) for tool in tools.values()]
         request = ModelRequest([*messages, *rounds.messages()], agent.profile.model, offered)
         try:
             reply = agent.ask(request, asked, port)

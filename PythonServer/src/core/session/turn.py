@@ -28,11 +28,20 @@ from core.session.said import Said, close_calls, said_by, text_of, turn_messages
 from core.session.turns import emit_in_turn, note_stop
 from core.session.usage import UsageSum
 from core.store.commit import Transaction
-from core.store.writer import Writer
 from core.switching import keep_interpreter
 from core.tool.tool import Delegated, ToolFailed, ToolRun
 
 T = TypeVar("T")
+
+
+class Log(Protocol):
+    """Where events go; see :class:`core.store.writer.Writer`."""
+
+    def emit(self, event: Event) -> None:
+        """Append an event."""
+
+    def transact(self, decision: Callable[[Transaction], T]) -> Future[T]:
+        """Have a decision made, in order with the events."""
 
 
 class Pool(Workers, Threads, Protocol):
@@ -50,7 +59,7 @@ class Turn:
     """One turn while it runs in this process. It is forgotten when its end is recorded."""
 
     def __init__(
-        self, start: TurnStart, run_scope: Scope, writer: Writer, workers: Pool, cancel_timeout_s: float
+        self, start: TurnStart, run_scope: Scope, writer: Log, workers: Pool, cancel_timeout_s: float
     ) -> None:
         self.start = start
         self.run_scope = run_scope
@@ -91,6 +100,10 @@ class Turn:
         return text_of(said_by(self.plan))
 
     # -- what agents and goals use -----------------------------------------------------------
+
+    def step(self, scope: Scope) -> None:
+        """See :class:`core.agent.ports.TurnPort`."""
+        scope.checkpoint()
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None

@@ -5,7 +5,6 @@ The loop has no thread of its own: a parked session is a row. Each accepted mess
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,9 +12,6 @@ from typing import Any, Final
 from sqlalchemy import Engine as Database
 
 from core.agent.agent import Agent
-from core.agent.ports import Asked
-from core.agent.tool_batch import ToolBatch
-from core.agent.tool_loop import answer_with_tools
 from core.base.InputOutput import close_flag, open_flag, set_stopped
 from core.cancellation import Cause, CauseWord
 from core.clock import alarm_clock
@@ -26,14 +22,14 @@ from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.plan.planner import INSTRUCTIONS, TOOL, TOOL_NAME, read_plan
-from core.provider.provider import ModelRequest, ToolCall
+from core.provider.provider import ModelRequest
 from core.session.delegation import Delegation
 from core.session.earlier import read_earlier
+from core.session.goal_work import agent_of, asked_by, work_on
 from core.session.queries import session_title
 from core.session.title import read_title, title_messages
-from core.session.transcript import read_transcript, request_messages, results_for
+from core.session.transcript import read_transcript, request_messages
 from core.session.turn import Turn
-from core.tool.tool import ToolFailed
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +83,8 @@ class ChatBot2:
         else:
             spec, remark = self._ask_for_plan(turn, history)
         finished = earlier.finished
-        plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else self._work(turn, goal, history))
-        turn.delegation = Delegation(turn, lambda goal: self._work(turn, goal, []), lambda name: self._agent(turn, name))
+        plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else work_on(turn, goal, history))
+        turn.delegation = Delegation(turn, lambda goal: work_on(turn, goal, []), lambda name: self._agent(turn, name))
         turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
         return plan
 
@@ -108,34 +104,17 @@ class ChatBot2:
         return made[0]
 
     def _plan_call(self, turn: Turn, goal: Goal, history: History) -> tuple[PlanSpec, str | None]:
-        agent, message = _agent_of(goal), turn.start.input
+        agent, message = agent_of(goal), turn.start.input
         request = ModelRequest(
             request_messages(INSTRUCTIONS, history, message), agent.profile.model, [TOOL], TOOL_NAME
         )
         try:
-            reply = agent.ask(request, _asked(goal, None), turn)
+            reply = agent.ask(request, asked_by(goal, None), turn)
         except (ProviderNonsense, ProviderRejected) as error:
             # A model server that knows no tools can still answer; one that is down cannot, and fails the turn.
             return PlanSpec.single(message), f"Working on this as one goal: no plan was made ({error.detail})."
         call = next((each for each in reply.tool_calls if each.name == TOOL_NAME), None)
         return read_plan(call.arguments if call is not None else None, message)
-
-    # -- working on a goal -----------------------------------------------------------------------
-
-    def _work(self, turn: Turn, goal: Goal, history: History) -> str:
-        agent, asked = _agent_of(goal), _asked(goal, goal.id, lambda text: turn.say(goal, text))
-        if goal.tool is not None:
-            return _run_tool(turn, goal.tool, agent, asked)
-        messages = request_messages(
-            agent.profile.instructions,
-            history,
-            goal.prompt or "",
-            # A sub-agent knows its prompt and nothing else.
-            turn.start.input if goal.plan.has_several_leaves and not goal.plan.depth else None,
-            results_for(goal),
-        )
-        with asked.scope.entered():
-            return answer_with_tools(agent, messages, asked, turn, goal.rounds)
 
     # -- the title -------------------------------------------------------------------------------
 
@@ -151,7 +130,7 @@ class ChatBot2:
             log.warning("%s: the session got no title", turn.start.turn_id)
 
     def _title_call(self, turn: Turn, goal: Goal, said: str) -> None:
-        agent, asked = _agent_of(goal), _asked(goal, None)
+        agent, asked = agent_of(goal), asked_by(goal, None)
         request = ModelRequest(title_messages(turn.start.input, said), agent.profile.model)
         # The user waits for the turn's end, and the answer is there: a name is not worth much of that.
         def give_up() -> None:
@@ -162,24 +141,3 @@ class ChatBot2:
             turn.title = read_title(agent.ask(request, asked, turn).text)
         finally:
             alarm.call_off()
-
-
-def _run_tool(turn: Turn, tool: dict[str, Any], agent: Agent, asked: Asked) -> str:
-    """A goal that is one tool call. The tool's own failure is the goal's."""
-    call = ToolCall("", tool["name"], json.dumps(tool["arguments"], ensure_ascii=False))
-    batch = ToolBatch([call], agent.profile.tools, asked, turn)
-    result = batch.run()[0]
-    batch.check_stopped()  # stopped alone, the call is the whole goal
-    if result.is_error:
-        raise ToolFailed(result.content)
-    return result.content
-
-
-def _agent_of(goal: Goal) -> Agent:
-    assert isinstance(goal.agent, Agent)
-    return goal.agent
-
-
-def _asked(goal: Goal, goal_id: str | None, on_text: Callable[[str], None] = lambda _: None) -> Asked:
-    assert goal.scope is not None
-    return Asked(goal, goal_id, goal.scope, on_text)
