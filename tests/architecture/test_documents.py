@@ -97,6 +97,8 @@ def test_the_defaults_in_the_table_are_those_of_the_settings(monkeypatch: pytest
             assert default in ([], ["default"]), name
         elif value is False:
             assert default == ["off"], name
+        elif isinstance(value, tuple):
+            assert default == [",".join(value)], name
         else:
             assert Path(default[0]) == value if isinstance(value, Path) else default == [str(value)], name
 
