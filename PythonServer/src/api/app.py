@@ -14,6 +14,7 @@ from api.v1.page import page_routes
 from api.v1.runs import run_routes
 from api.v1.session import session_routes
 from api.v1.sessions import portable_routes
+from api.v1.tools import tool_routes
 from core.base.Main import Main
 from core.settings import Settings
 
@@ -69,7 +70,7 @@ def create_app(settings: Settings) -> OpenAPI:
     app.extensions["runtime"] = Runtime(settings)
     protect_routes(app, settings)
     register_error_handlers(app)
-    for routes in (session_routes, run_routes, event_routes, portable_routes, health_routes):
+    for routes in (session_routes, run_routes, event_routes, portable_routes, tool_routes, health_routes):
         app.register_api(routes)
     app.register_blueprint(page_routes)
     app.add_url_rule("/openapi.json", "openapi_json", lambda: app.api_doc)

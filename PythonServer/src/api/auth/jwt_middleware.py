@@ -45,6 +45,7 @@ USER_SESSION_ENDPOINTS: Final = {
     "get_plan": _READ,
     "get_receipts": _READ,
     "get_inbox": _READ,
+    "list_tools": _READ,
     "export_session": _READ,
     "import_session": _CREATE,
 }

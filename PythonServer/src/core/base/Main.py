@@ -37,7 +37,7 @@ from core.store.feed import FeedHub
 from core.store.tables import runs, sessions
 from core.store.writer import Writer
 from core.tool.registry import Toolbox
-from core.tool.tool import MAX_ABANDONED
+from core.tool.tool import MAX_ABANDONED, describe_promise
 
 log = logging.getLogger(__name__)
 
@@ -248,6 +248,15 @@ class Main:
             run = find_run(connection, caller, run_id)
             last_seq = queries.last_seq(connection, run_id)
         return EventSource(self.hub, self._replay, run_id, run["state"] in TERMINAL, last_seq)
+
+    def list_tools(self) -> dict[str, Any]:
+        """Every tool that is allowed here, which agent may call which, and how the MCP servers are doing."""
+        tools = self._toolbox.of(None)
+        return {
+            "tools": [describe_promise(tool) for tool in tools.values()],
+            "agents": [{"agent": name, "tools": list(agent.profile.tools)} for name, agent in self.agents.items()],
+            "mcp_servers": self._toolbox.mcp_status,
+        }
 
     # -- how it is doing -----------------------------------------------------------------------------
 

@@ -137,3 +137,12 @@ class Tool(ABC):
         returning cannot hide the stop. ``ToolFailed`` becomes an error result for the model. ``run.settle`` says
         what the stop made of it; who does not say so was ``aborted``.
         """
+
+
+def describe_promise(tool: Tool) -> dict[str, Any]:
+    """A tool as the API shows it."""
+    return {
+        "name": tool.name, "description": tool.description, "parameters": tool.parameters, "stops": tool.stops,
+        "ends_within_ms": round(tool.ends_within_s * 1000),
+        "timeout_ms": None if tool.timeout_s is None else round(tool.timeout_s * 1000),
+    }  # fmt: skip
