@@ -21,7 +21,7 @@ from urllib3.util.timeout import Timeout
 
 from core.cancellation import Scope
 from core.network.abortable import AbortableSocket
-from core.network.resolver import resolver
+from core.network.resolver import Resolver, resolver
 
 
 class AddressRefused(OSError):
@@ -42,6 +42,8 @@ class Passenger:
     #: Whether a connection may go to this numeric address. A connection from a pool is not asked about again: passengers
     #: with different answers must not share an adapter.
     may_reach: Callable[[str], bool] = _anywhere
+    #: Who looks names up.
+    names: Resolver = resolver
 
 
 _passenger: contextvars.ContextVar[Passenger | None] = contextvars.ContextVar("passenger", default=None)
@@ -82,7 +84,7 @@ class _Abortable(HTTPConnection):
         limit = Timeout.resolve_default_timeout(self.timeout)
         host = self._dns_host.strip("[]")
         failure: OSError | None = None
-        for info in resolver.look_up(host, self.port, allowed_gai_family(), passenger.scope, limit):
+        for info in passenger.names.look_up(host, self.port, allowed_gai_family(), passenger.scope, limit):
             try:
                 return self._connect_to(info[:3], info[4], passenger, limit)
             except OSError as error:
