@@ -1,4 +1,4 @@
-"""The logs: a JSON object a line, and no local variable in a traceback."""
+"""The logs: a JSON object a line, and neither variables nor messages in a traceback."""
 
 import json
 import os
@@ -39,6 +39,7 @@ def test_every_line_is_an_object_and_a_traceback_shows_no_variables() -> None:
 
     assert [line["event"] for line in lines] == ["the first of 2", "second", "it failed"]
     assert (lines[1]["run_id"], lines[1]["level"], lines[1]["logger"]) == ("r_1", "warning", "rich")
-    assert "ValueError: third" in lines[2]["exception"]
+    assert lines[2]["exception"].endswith("\nValueError")
+    assert "third" not in ended.stderr  # a message may quote what a user wrote
     assert "s3cret" not in ended.stderr
     assert ended.stdout == ""

@@ -1,13 +1,17 @@
-"""Logs: one line an event on standard error. Our own lines never hold what a user or a model wrote, nor tokens.
+"""Logs: one line an event on standard error. They never hold what a user or a model wrote, nor tokens.
 
-A traceback ends with its exception's message, which may quote something.
+A traceback names its exceptions by their kind only: messages may quote anything. ``LOG_LEVEL=debug`` shows them.
 """
 
+import io
 import logging
 import sys
+import traceback
+from collections.abc import Callable
+from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
 
 
 def configure_logs(level: str) -> None:
@@ -15,6 +19,7 @@ def configure_logs(level: str) -> None:
 
     Tracebacks are plain: the richer ones show local variables, and with them tokens and messages.
     """
+    render = structlog.dev.plain_traceback if level == "debug" else _without_messages
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -32,15 +37,42 @@ def configure_logs(level: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(render)],
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # It tells each plugin that it loads.
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # It shows addresses with their queries when it meets headers that it cannot read.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
-def _rendering() -> list[Processor]:
+def _rendering(render: Callable[[TextIO, ExcInfo], None]) -> list[Processor]:
     if sys.stderr.isatty():
-        return [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        return [structlog.dev.ConsoleRenderer(exception_formatter=render)]
+    return [structlog.processors.ExceptionRenderer(_Text(render)), structlog.processors.JSONRenderer()]
+
+
+class _Text:
+    """Renders an exception to a text."""
+
+    def __init__(self, render: Callable[[TextIO, ExcInfo], None]) -> None:
+        self._render = render
+
+    def __call__(self, exc_info: ExcInfo) -> str:
+        written = io.StringIO()
+        self._render(written, exc_info)
+        return written.getvalue().rstrip()
+
+
+def _without_messages(stream: TextIO, exc_info: ExcInfo) -> None:
+    """The frames of an exception and of those behind it, each with the exception's kind in place of its message."""
+    shown = traceback.TracebackException(*exc_info)
+    waiting: list[traceback.TracebackException | None] = [shown]
+    while waiting:
+        each = waiting.pop()
+        if each is None:
+            continue
+        each._str = ""  # type: ignore[attr-defined]
+        waiting += [each.__cause__, each.__context__, *(each.exceptions or ())]
+    stream.write("".join(shown.format()))
