@@ -28,7 +28,7 @@ from tests.support.raw_server import PATIENCE_S, Peer, RawServer, black_hole, se
 from tests.support.servers import gate
 from tests.support.shell_kit import STOP
 
-NEVER_SENT, CUT = (Outcome.NOT_STARTED, "never sent"), (Outcome.ABORTED, "socket shut")
+NEVER_SENT, CUT = (Outcome.NOT_STARTED, "never began"), (Outcome.ABORTED, "socket shut")
 
 
 @pytest.fixture(autouse=True)

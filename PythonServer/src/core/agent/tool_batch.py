@@ -24,6 +24,7 @@ from core.clock import Alarm, alarm_clock
 from core.gates import pause_at
 from core.ids import new_id
 from core.provider.provider import ToolCall
+from core.surrogates import whole_text
 from core.tool.output import shorten
 from core.tool.tool import MAX_ABANDONED, Stops, Tool, ToolFailed, ToolResult, ToolRun
 
@@ -80,7 +81,9 @@ class ToolBatch:
         owner, port, call_id = self._asked.owner, self._port, new_id("c")
 
         def emit(stream: str, text: str) -> None:
-            port.note_output(owner, call_id, stream, text)
+            with self._lock:  # nothing of a call follows its result
+                if call_id in self._unended:
+                    port.note_output(owner, call_id, stream, whole_text(text))
 
         tool = self._tools.get(call.name)
         kind = tool.kind if tool is not None else CallKind.TOOL
@@ -90,6 +93,7 @@ class ToolBatch:
             self._unbegun[run.id] = run
             self._unended.add(run.id)
         port.calls.add(run)
+        scope.add_abort(partial(self._skip, run))
         return run
 
     def _claim(self, run: ToolRun) -> bool:
@@ -107,12 +111,21 @@ class ToolBatch:
                 run.scope.finish()
                 self._port.calls.remove(run)
 
+    def _skip(self, run: ToolRun) -> None:
+        """A call that was stopped by itself while it waited for a place: it is over, and the others go on."""
+        if self._asked.scope.is_stopped or not self._claim(run):
+            return
+        run.settle(Outcome.NOT_STARTED, "never began")
+        with self._lock:
+            self._unended.discard(run.id)
+        self._end(run, _as_it_ended(run, None, run.scope.finish()))
+
     # -- one call, on a pool thread ----------------------------------------------------------
 
     def _execute(self, run: ToolRun, call: ToolCall) -> None:
         if not self._claim(run):
             return
-        if run.scope.is_stopped:  # by itself, before its turn came
+        if run.scope.is_stopped:  # just now
             run.settle(Outcome.NOT_STARTED, "never began")
         worker = self._port.workers.current()
         run.leave_behind = partial(self._leave_behind, run, worker)
@@ -179,7 +192,7 @@ def bounded(tool: Tool, run: ToolRun) -> Iterator[None]:
         alarms.append(run.limit_time(tool.timeout_s))
     abort = None
     try:
-        abort = run.scope.add_abort(meet_stop)
+        abort = run.add_abort(meet_stop)
         yield
     finally:
         if abort is not None:
@@ -192,7 +205,7 @@ def _checked(result: object) -> ToolResult:
     """What a tool returned, if it is what a tool must return."""
     if not isinstance(result, ToolResult) or not isinstance(result.content, str):
         raise TypeError(f"a tool must return a ToolResult with a text, not {type(result).__name__}")
-    return result
+    return ToolResult(whole_text(result.content), result.is_error)
 
 
 def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -> ToolResult:

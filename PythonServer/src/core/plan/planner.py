@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from core.errors import InvalidPlan
 from core.plan.plan_spec import PlanSpec, check_plan, spec_from_model
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 
 #: A model that wants more is not planning.
 MAX_PLANNED_GOALS: Final = 32

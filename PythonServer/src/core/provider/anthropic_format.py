@@ -15,8 +15,8 @@ from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected
 from core.provider.http_failures import error_text, safe_excerpt
 from core.provider.provider import Delta, Finish, Reasoning, Text, Usage
-from core.provider.surrogates import TextJoiner
 from core.provider.tool_call_pieces import ToolCallPieces, as_dict, as_text
+from core.surrogates import TextJoiner
 
 #: Type of an error -> the status that it has where it comes as a status (API reference, "Errors").
 ERROR_STATUSES: Final = {

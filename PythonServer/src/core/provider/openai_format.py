@@ -16,9 +16,9 @@ from core.provider.backoff import RETRYABLE_STATUSES
 from core.provider.failures import ServerRejected, cancelled_by_gateway
 from core.provider.http_failures import error_text, safe_excerpt
 from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, Usage
-from core.provider.surrogates import TextJoiner
 from core.provider.tool_call_pieces import ToolCallPieces, as_dict, as_text
 from core.provider.wire_names import CallIds, ToolNames
+from core.surrogates import TextJoiner
 
 END_MARK = "[DONE]"
 _CANCELLED = 499

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.errors import ProviderNonsense
 from core.provider.provider import ToolCall
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 
 _MAX_NAME = 1000
 

@@ -9,7 +9,7 @@ import json
 from typing import Any, Final, NoReturn
 
 from core.errors import InvalidRequest
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 
 Message = dict[str, Any]
 

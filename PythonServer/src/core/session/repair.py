@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from core.agent.rounds import valid_arguments
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 
 Message = dict[str, Any]
 #: A call: the index of its message, and its number in there.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import requests
 
 from core.call import Outcome
-from core.cancellation import Cancelled, CauseWord, Registration
+from core.cancellation import Cancelled, CauseWord
 from core.tool.http_exchange import MAX_REDIRECTS, Exchange
 from core.tool.http_messages import METHODS, TRANSPORT_ERRORS, first_request, why_failed
 from core.tool.http_policy import AddressPolicy
@@ -107,7 +107,7 @@ class _Note:
 
 def _execute(exchange: Exchange, request: requests.PreparedRequest, run: ToolRun, timeout_s: float) -> str | None:
     """Do it, under a stop's reach and within the time. Why it broke off, if it did so by itself after its headers."""
-    abort = _add_abort(run, exchange)
+    abort = run.add_abort(exchange.shut)
     alarm = run.limit_time(timeout_s)
     try:
         exchange.perform(request, timeout_s)
@@ -127,15 +127,6 @@ def _execute(exchange: Exchange, request: requests.PreparedRequest, run: ToolRun
     return None
 
 
-def _add_abort(run: ToolRun, exchange: Exchange) -> Registration:
-    """Not ``scope.on_cancel``: that would turn the partial answer of a stopped call into an exception."""
-    try:
-        return run.scope.add_abort(exchange.shut)
-    except Cancelled:
-        run.settle(Outcome.NOT_STARTED, "never sent")
-        raise
-
-
 def _settle(run: ToolRun, exchange: Exchange) -> None:
     """Note what a stop, or a limit, made of the call. Raises if a stop came before anything was sent."""
     if not run.scope.is_stopped:
@@ -145,7 +136,7 @@ def _settle(run: ToolRun, exchange: Exchange) -> None:
     elif exchange.is_sent:
         run.settle(Outcome.ABORTED, "socket shut")
     else:
-        run.settle(Outcome.NOT_STARTED, "never sent")
+        run.settle(Outcome.NOT_STARTED, "never began")
         if run.limit_hit is None:
             run.scope.checkpoint()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from core.call import Outcome
-from core.cancellation import Cancelled, Cause, CauseWord, Registration
+from core.cancellation import Cause, CauseWord
 from core.gates import pause_at
 from core.tool.output import SHOWN_BYTES, Output, shorten
 from core.tool.supervised import Ending, SupervisedCommand
@@ -103,7 +103,7 @@ class Shell(Tool):
             return False
 
         with SupervisedCommand(line, cwd, self._environment, self._grace_s, run.id) as command:
-            abort = _add_abort(run, command)
+            abort = run.add_abort(command.request_stop)
             alarm = run.limit_time(timeout_s)
             try:
                 pause_at("shell.before_start")
@@ -139,15 +139,6 @@ class _Note:
 
 def _allowed() -> dict[str, str]:
     return {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ}
-
-
-def _add_abort(run: ToolRun, command: SupervisedCommand) -> Registration:
-    """Not ``scope.on_cancel``: that would turn the partial output of a stopped call into an exception."""
-    try:
-        return run.scope.add_abort(command.request_stop)
-    except Cancelled:
-        run.settle(Outcome.NOT_STARTED, "never began")
-        raise
 
 
 def _settle(run: ToolRun, ending: Ending, grace_s: float) -> None:

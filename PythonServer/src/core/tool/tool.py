@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from core.call import Call, CallKind
-from core.cancellation import Cause, CauseWord, Scope
+from core.call import Call, CallKind, Outcome
+from core.cancellation import Cancelled, Cause, CauseWord, Registration, Scope
 from core.clock import Alarm, alarm_clock
 from core.errors import ServerError
 
@@ -95,6 +95,16 @@ class ToolRun(Call):
         #: How a tool has others work for it.
         self.delegate: DelegatePort = _nobody
         self._limit: Cause | None = None
+
+    def add_abort(self, abort: Callable[[], None]) -> Registration:
+        """As ``scope.add_abort``; who comes too late has never begun. Not ``scope.on_cancel``, which would turn what a
+        stopped tool returns, such as its output so far, into an exception.
+        """
+        try:
+            return self.scope.add_abort(abort)
+        except Cancelled:
+            self.settle(Outcome.NOT_STARTED, "never began")
+            raise
 
     def limit_time(self, seconds: float) -> Alarm:
         """End the call with cause ``deadline`` after that time; call the alarm off when it has ended."""
