@@ -156,6 +156,11 @@ def _check_tools(settings: Settings) -> None:
                 raise ConfigurationError(
                     f"AGENTS_FILE: agent {agent.name!r} uses {name[:80]!r}: add it to TOOLS_ALLOWED, or leave it out"
                 )
+    for name in settings.shell_environment:
+        if "=" in name:
+            raise ConfigurationError(
+                f"SHELL_ENVIRONMENT names {name.partition('=')[0]!r} with a value: give names of variables only"
+            )
     for network in settings.http_private_networks:
         try:
             ipaddress.ip_network(network)

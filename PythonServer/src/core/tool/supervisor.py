@@ -235,11 +235,20 @@ def become_subreaper() -> None:
         raise OSError("prctl: this kernel knows no subreapers")
 
 
+def own_environment() -> dict[bytes, bytes]:
+    """As it was handed over. In ``posix.environ`` there may be more: Python sets LC_CTYPE where the locale is C."""
+    file, data = posix.open("/proc/self/environ", posix.O_RDONLY), b""
+    while piece := posix.read(file, 65536):
+        data += piece
+    posix.close(file)
+    return dict(entry.split(b"=", 1) for entry in data.split(b"\0") if b"=" in entry)
+
+
 def main(control: int, grace_s: float) -> None:
     """Run the command of the environment, and report on ``control``."""
     posix.set_inheritable(control, False)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())  # whatever the thread that started this had blocked
-    environment = dict(posix.environ)
+    environment = own_environment()
     command = environment.pop(COMMAND)
     supervisor = Supervisor(control, grace_s)
     become_subreaper()
