@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from de2generator.llama import LlamaServer
+from de2generator.llama import LlamaServer, find_smollm2
 from tests.support.api_client import PATIENCE_S, Run
 from tests.support.model_server import ModelServer
 from tests.support.servers import ServerProcess
@@ -56,18 +56,23 @@ def behind_gateway(gateway: ModelServer, tmp_path_factory: pytest.TempPathFactor
         yield server
 
 
-def _busy_slots(llama: LlamaServer) -> int:
-    """How many answers the model is making now, as its own server says."""
+def _slots(llama: LlamaServer) -> list[dict[str, Any]]:
+    """The places in which the model makes answers, as its own server tells of them."""
     with urllib.request.urlopen(f"{llama.url.removesuffix('/v1')}/slots", timeout=PATIENCE_S) as answer:
         slots: list[dict[str, Any]] = json.load(answer)
-    return sum(slot["is_processing"] for slot in slots)
+    return slots
 
 
-def _wait_slots(llama: LlamaServer, busy: int) -> None:
+def _busy_slots(llama: LlamaServer) -> int:
+    """How many answers the model is making now."""
+    return sum(slot["is_processing"] for slot in _slots(llama))
+
+
+def _wait_slots(llama: LlamaServer, busy: int, every_s: float = 0.01) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while _busy_slots(llama) != busy:
         assert time.monotonic() < deadline, f"{_busy_slots(llama)} slots are busy, not {busy}"
-        time.sleep(0.01)  # llama.cpp has nothing that would wake us
+        time.sleep(every_s)  # llama.cpp has nothing that would wake us
 
 
 def _wait_text(run: Run, pieces: int, after: int = 0) -> None:
@@ -119,6 +124,24 @@ def test_a_stop_while_a_real_model_plans_reaches_it(direct: ServerProcess, llama
     answer = run.cancel(wait_ms=20_000)  # a random model would go on for ever
     assert answer["stopped"] is True
     _wait_slots(llama, 0)
+
+
+def test_a_stop_while_the_model_reads_a_long_prompt_ends_the_reading(tmp_path: Path) -> None:
+    words = " ".join(f"word{number}" for number in range(450))  # about 1,800 tokens: many seconds of reading
+    with LlamaServer(find_smollm2()) as llama, ServerProcess(tmp_path, llama.url, LLM_PROVIDER="openai") as server:
+        run = server.api().start(f"Say more about these: {words}")
+        _wait_slots(llama, 1)
+        asked_at = time.monotonic()
+        answer = run.cancel(wait_ms=20_000)
+        assert time.monotonic() - asked_at < 2
+        assert answer["parked"] is True
+        assert [item["outcome"] for item in answer["receipt"] if item["kind"] == "model_call"] == ["aborted"]
+        assert run.transcript()[-1]["content"] == "[stopped by the user before any text]"
+        # It looks after its client once a second in which it has answered nobody else: we must not ask too often.
+        _wait_slots(llama, 0, every_s=2.5)
+        (left,) = (slot for slot in _slots(llama) if slot.get("n_prompt_tokens"))
+        assert left["n_prompt_tokens"] < 1000  # it has not read on to the end
+        assert left["next_token"][0]["n_decoded"] == 0  # nor said a word
 
 
 def test_behind_the_gateway_the_stop_is_asked_for_by_token_and_answered_499(

@@ -90,6 +90,7 @@ class ModelServer:
         model_file: str | Path | None = None,
         smollm2: bool = False,
         strict: bool = False,
+        listed: tuple[str, ...] = (),
         tokens_per_second: float | None = None,
         port: int = 0,
         ready_timeout_s: float = 60,
@@ -99,6 +100,7 @@ class ModelServer:
         self._arguments += ["--model-file", str(model_file)] if model_file else []
         self._arguments += ["--smollm2"] if smollm2 else []
         self._arguments += ["--strict"] if strict else []
+        self._arguments += [word for name in listed for word in ("--model", name)]
         if tokens_per_second is not None:
             self._arguments += ["--tokens-per-second", str(tokens_per_second)]
         self._ready_timeout_s = ready_timeout_s

@@ -13,7 +13,7 @@ from core.provider.backoff import RetryPolicy
 from core.provider.failures import ServerRejected
 from core.provider.provider import Delta, Finish, Reasoning, Text, ToolCall, Usage
 from core.provider.sse_decoder import SseDecoder
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 from tests.support.anthropic_kit import END, STOP, called, delta, event, opened, said, start, stopped
 
 POLICY = RetryPolicy()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.provider.surrogates import whole_text
+from core.surrogates import whole_text
 from core.session.repair import NO_RESULT, repair
 from tests.support.repair_kit import Message, called, fault, repaired, result_of, said, user
 

@@ -334,7 +334,9 @@ def test_agents_are_read_from_their_file(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ('[{"name": "a"}, {"name": "a"}]', "'a'"),
         ('[{"name": "a b"}]', "name"),
         ('[{"name": "a", "tools": "shell"}]', "tools"),
-        ('[{"name": "a", "fallback_model": "m"}]', "fallback_model is not built"),
+        ('[{"name": "a", "model": "m", "fallback_model": "m"}]', "fallback_model is the model itself"),
+        ('[{"name": "a", "model": "m", "model_pattern": "m*"}]', "exclude each other"),
+        ('[{"name": "a", "fallback_model": ["m"]}]', "fallback_model"),
         ("[" * 100_000, "JSON"),
     ],
 )

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.errors import ConfigurationError
 
@@ -12,21 +12,34 @@ DEFAULT_AGENT = "default"
 
 
 class AgentSpec(BaseModel):
-    """Who answers. ``model`` None means the model of the settings."""
+    """Who answers. Neither ``model`` nor ``model_pattern``: the model of the settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")
     instructions: str = ""
     model: str | None = Field(default=None, min_length=1)
+    #: A glob; the newest model that the provider lists and that fits it answers.
+    model_pattern: str | None = Field(default=None, min_length=1, max_length=200)
+    #: Answers where the first model fails.
+    fallback_model: str | None = Field(default=None, min_length=1)
     #: None means every tool that is allowed.
     tools: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _check_models(self) -> Self:
+        if self.model is not None and self.model_pattern is not None:
+            raise ValueError("model and model_pattern exclude each other; leave one out")
+        if self.fallback_model is not None and self.fallback_model == self.model:
+            raise ValueError("fallback_model is the model itself; give another one")
+        return self
 
 
 def load_agents(path: Path | None) -> dict[str, AgentSpec]:
     """Name -> agent; ``default`` is always among them.
 
-    The file is ``{"agents": [{"name": …, "instructions": …, "model": …, "tools": […]}]}`` or the bare list.
+    The file is ``{"agents": [{"name": …, "instructions": …, "model": …, "fallback_model": …, "tools": […]}]}`` or the bare
+    list; ``model_pattern`` may stand in place of ``model``.
     Raises ``ConfigurationError`` with one line that says where it is wrong.
     """
     agents = {DEFAULT_AGENT: AgentSpec(name=DEFAULT_AGENT)}
@@ -58,12 +71,6 @@ def _entries(path: Path) -> list[Any]:
 
 
 def _agent(entry: Any, number: int, path: Path) -> AgentSpec:
-    if isinstance(entry, dict) and "fallback_model" in entry:
-        if entry["fallback_model"]:
-            raise ConfigurationError(
-                f"AGENTS_FILE {path}, agent {number}: fallback_model is not built yet; leave it out"
-            )
-        entry = {key: value for key, value in entry.items() if key != "fallback_model"}
     try:
         return AgentSpec.model_validate(entry)
     except ValidationError as error:

@@ -31,7 +31,8 @@ def main() -> None:
 async def _run(options: argparse.Namespace, upstream_url: str | None) -> None:
     is_strict, rate = options.strict, options.tokens_per_second
     if upstream_url is None:
-        behaviour = Behaviour(is_strict=is_strict, tokens_per_second=rate)
+        models = tuple(options.model or ["stand-in"])
+        behaviour = Behaviour(is_strict=is_strict, tokens_per_second=rate, models=models)
         await serve(make_server(behaviour), options.host, options.port)
         return
     async with Upstream(upstream_url) as upstream:
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
         help="400 for every request whose messages are out of order (also DE2GENERATOR_STRICT=1)",
     )
     parser.add_argument("--tokens-per-second", type=float, default=20.0, help="of the made-up answers")
+    parser.add_argument(
+        "--model", metavar="NAME", action="append", help="a model that /v1/models lists, without a server behind; repeat"
+    )
     parser.add_argument(
         "--die-with-parent",
         metavar="PID",

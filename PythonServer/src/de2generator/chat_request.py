@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from de2generator.errors import BadRequestError
@@ -116,13 +117,14 @@ def _token(metadata: Any) -> str | None:
 
 
 def find_script(asked: str, model: str, *, is_forced: bool) -> ScriptLine | None:
-    """The first script line that is meant for this kind of request."""
+    """The first script line that is meant for this kind of request and this model (``model=``, a glob)."""
     wanted = {"any", "plan" if is_forced else "goal"}
     return next(
         (
             line
             for line in find_script_lines(asked, model)
             if line.text("on", _FOR_FORCED.get(line.name, "goal")) in wanted
+            and fnmatchcase(model, line.text("model", "*"))
         ),
         None,
     )

@@ -32,6 +32,8 @@ class Behaviour:
     #: Refuse every request whose messages are out of order.
     is_strict: bool = False
     tokens_per_second: float = 20.0
+    #: What ``/v1/models`` lists; other names are answered all the same.
+    models: tuple[str, ...] = ("stand-in",)
 
 
 class Gateway:

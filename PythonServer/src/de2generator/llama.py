@@ -99,6 +99,8 @@ def start_in_this_process(model_file: Path, port: int) -> Any:
     params.n_parallel = 4
     # An answer may be longer than its slot of the context.
     params.ctx_shift = True
+    # It looks for clients that hung up between two pieces of a prompt only: small pieces, so that it soon does.
+    params.n_batch = params.n_ubatch = 128
     # One thread: on shared cores two were slower than one.
     params.cpuparams.n_threads = 1
     params.port = port or _free_port()

@@ -3,8 +3,8 @@ servers.
 
 A script is one coroutine that answers one call. The names and options are the ones of ``/script NAME
 key=value``; times are in milliseconds. Options that every script knows: ``key=`` (groups calls in the
-log), ``on=goal|plan|any`` (which kind of request the line is for) and ``cancel=deaf|refuse`` (see
-:class:`~de2generator.scene.CancelManner`).
+log), ``on=goal|plan|any`` (which kind of request the line is for), ``model=GLOB`` (which models) and
+``cancel=deaf|refuse`` (see :class:`~de2generator.scene.CancelManner`).
 """
 
 import asyncio
@@ -70,7 +70,7 @@ async def busy(scene: Scene) -> None:
         await trickle(scene)
         return
     scene.refusals[place] += 1
-    wait = line.text("retry_after_s", "1")
+    wait = line.phrase("retry_after_s", "1")
     headers = {} if wait == "none" else {"Retry-After": wait}
     await scene.reply.error(line.number("status", 429), "too many requests, try again later", headers)
 
@@ -101,7 +101,8 @@ async def toolcall(scene: Scene) -> None:
 
     ``name`` and ``arguments`` may be repeated for several calls in one message; ``count=N`` repeats a
     single one. ``rounds=N`` calls again until N rounds have followed the user message. ``text=1`` says a
-    few words first. The answer after the results is ``trickle`` with the same options.
+    few words first; ``whole=1`` calls in one whole JSON reply, even where a stream was asked. The answer
+    after the results is ``trickle`` with the same options.
     """
     line = scene.line
     if _rounds_seen(scene) >= line.number("rounds", 1):
@@ -112,6 +113,8 @@ async def toolcall(scene: Scene) -> None:
     calls = [(name, arguments[min(i, len(arguments) - 1)]) for i, name in enumerate(names)]
     if len(calls) == 1:
         calls *= line.number("count", 1)
+    if line.is_on("whole"):
+        scene.reply = scene.make_whole()
     if line.is_on("text"):
         await scene.reply.text("I will use a tool. ")
     for index, (name, argument) in enumerate(calls):

@@ -13,16 +13,11 @@ from aiohttp import web
 
 from de2generator.gateway import Behaviour, Gateway, json_answer
 from de2generator.log_routes import LogRoutes
+from de2generator.model_list import Models
 from de2generator.openai_wire import error_body
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _BACKLOG = 2048
-
-
-async def models(_request: web.BaseRequest) -> web.StreamResponse:
-    """``GET /v1/models`` of a gateway without an upstream."""
-    model = {"id": "stand-in", "object": "model", "created": 0, "owned_by": "de2generator"}
-    return json_answer({"object": "list", "data": [model]})
 
 
 async def healthz(_request: web.BaseRequest) -> web.StreamResponse:
@@ -38,7 +33,7 @@ def make_server(behaviour: Behaviour, more_routes: Mapping[tuple[str, str], Hand
         ("POST", "/v1/chat/completions"): gateway.chat,
         ("POST", "/v1/messages"): gateway.messages,
         ("POST", "/v1/cancel"): gateway.cancel,
-        ("GET", "/v1/models"): models,
+        ("GET", "/v1/models"): Models(behaviour.models).show,
         ("GET", "/log"): log.show,
         ("DELETE", "/log"): log.clear,
         ("GET", "/log/wait"): log.wait,

@@ -3,6 +3,8 @@
 from typing import Final
 
 from core.agent.agent import Agent, AgentProfile
+from core.agent.model_catalog import ModelCatalog
+from core.agent.model_choice import ModelWish
 from core.provider.make_provider import make_provider
 from core.provider.provider import Provider
 from core.settings import Settings
@@ -21,13 +23,15 @@ def provider_of(settings: Settings) -> Provider:
 
 def agents_of(settings: Settings, provider: Provider, toolbox: Toolbox) -> dict[str, Agent]:
     """Name -> agent; ``default`` is always among them. An agent that names no tools may use all that are allowed."""
+    catalog = ModelCatalog(provider)
     agents = {}
     for name, spec in settings.agents.items():
         profile = AgentProfile(
             name,
             spec.instructions or DEFAULT_INSTRUCTIONS,
-            spec.model or settings.llm_model,
+            spec.model_pattern or spec.model or settings.llm_model,
             toolbox.of(spec.tools),
+            ModelWish(spec.model_pattern, spec.fallback_model),
         )
-        agents[name] = Agent(profile, provider, settings.cancel_timeout_ms / 1000)
+        agents[name] = Agent(profile, provider, settings.cancel_timeout_ms / 1000, catalog=catalog)
     return agents

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.errors import ProviderError, ProviderRejected, ProviderUnreachable
-from core.provider.failures import ServerRejected, ServerUnreachable
+from core.provider.failures import ModelListFailed, ServerRejected, ServerUnreachable
 
 #: Statuses that mean "not now" (529 is Anthropic's "overloaded"), not "never".
 RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
@@ -26,6 +26,8 @@ class RetryPolicy:
 
     def is_retryable(self, error: BaseException) -> bool:
         """Whether the same request may succeed a little later. Never true of a stop."""
+        if isinstance(error, ModelListFailed):
+            return self.is_retryable(error.inner)
         if isinstance(error, ServerUnreachable | ServerRejected):
             return error.is_retryable
         if isinstance(error, ProviderRejected):
@@ -50,4 +52,6 @@ class RetryPolicy:
 
 def retry_after_of(error: ProviderError) -> float | None:
     """The wait that the server asked for, in seconds, if it did."""
+    if isinstance(error, ModelListFailed):
+        error = error.inner
     return error.retry_after_s if isinstance(error, ServerRejected) else None

@@ -37,6 +37,15 @@ class NoSuchModel(ProviderError):
     title = "No model fits the pattern"
 
 
+class ModelListFailed(ProviderError):
+    """There is no list in which a pattern could find its model; ``inner`` says why, and what may be done about it."""
+
+    def __init__(self, pattern: str, inner: ProviderError) -> None:
+        super().__init__(f"no model for the pattern {pattern!r}: {inner.detail}")
+        self.inner = inner
+        self.code = inner.code
+
+
 def cancelled_by_gateway(scope: Scope) -> GoalCancelledException:
     """What a 499 means, to be raised. If the scope was stopped by us, our own cause stands."""
     return scope.cancelled_by_peer(Cause(CauseWord.OPERATOR, "the gateway cancelled the request"))

@@ -1,0 +1,424 @@
+"""A model by pattern: which is the newest, how the list is read and kept, and what a stop makes of the question."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from core.agent import model_catalog
+from core.agent.model_catalog import ModelCatalog
+from core.call import Outcome
+from core.cancellation import Cancelled, GoalCancelledException
+from core.errors import ProviderError, ProviderNonsense, ProviderUnreachable
+from core.events import EventType
+from core.provider.failures import ModelListFailed, NoSuchModel, ServerRejected, ServerUnreachable
+from core.provider.make_provider import make_provider
+from core.provider.model_call import ModelCall
+from core.provider.newest import newest
+from tests.support.model_kit import USER, Models, Port, agent_of, ask, goal_scope, new_asked, says
+from tests.support.model_server import ModelServer
+from tests.support.provider_kit import new_call
+from tests.support.race_kit import Later
+from tests.support.raw_server import Peer, RawServer
+from tests.support.servers import gate, wait_until
+
+KINDS = ("de2generator", "openai", "anthropic")
+each_provider = pytest.mark.parametrize("kind", KINDS)
+SECRET = "a-key-of-any-shape"
+
+# -- which is the newest -------------------------------------------------------------------
+
+ROWS = [
+    # from the oldest to the newest
+    ["m-3.6", "m-3.10"],
+    ["gpt-3.5-turbo", "gpt-4-0613", "gpt-4-1106", "gpt-4.1", "gpt-5"],
+    ["gpt-4.1-mini", "gpt-4.1-mini-2024-12-31", "gpt-4.1-mini-20250101", "gpt-4.1-mini-2025-04-14"],
+    ["claude-3-haiku-20240307", "claude-3-5-haiku-20241022", "claude-haiku-4-20250514", "claude-haiku-4-5-20251001"],
+    ["llama-3-70b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "llama-3.2-1b"],
+    ["qwen2.5:0.5b", "qwen2.5:7b", "qwen2.5:72b", "qwen3:0.6b"],
+    ["gpt-3.5-turbo-16k", "gpt-4-32k", "gpt-4.1"],
+    ["mistral-large-2407", "mistral-large-2411"],
+    ["kimi-k2", "kimi-k2-0711", "kimi-k2-0905", "kimi-k2-20250101"],
+    ["gemini-2.5-pro", "gemini-2.5-pro-preview-05-06", "gemini-2.5-pro-preview-06-05", "gemini-3-pro"],
+    ["m-mini", "m"],
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_newest_is_found_wherever_it_stands_in_the_list(row: list[str]) -> None:
+    for length in range(1, len(row) + 1):
+        names = row[:length]
+        random.Random(length).shuffle(names)
+        assert newest("*", names) == row[length - 1]
+
+
+def test_the_glob_fits_the_whole_name_and_its_case() -> None:
+    names = ["gpt-4.1-mini", "gpt-4.1-mini-2025-04-14", "GPT-9-mini", "my-gpt-9-mini", "gpt-5"]
+    assert newest("gpt-*-mini", names) == "gpt-4.1-mini"
+    assert newest("gpt-*-mini*", names) == "gpt-4.1-mini-2025-04-14"
+    assert newest("gpt-?", names) == "gpt-5"
+    assert newest("claude-*", names) is None
+
+
+def test_a_name_that_means_harm_costs_no_time() -> None:
+    began = time.monotonic()
+    assert newest("*a*a*a*a*a*a*a*a*b", ["a" * 200, "9" * 200, "-0905" * 40, "1x" * 100]) is None
+    assert newest("*", ["9" * 200, "1"]) == "9" * 200
+    assert time.monotonic() - began < 5
+
+
+# -- how the list is read ------------------------------------------------------------------
+
+
+def listed(kind: str, script: Callable[[Peer], None]) -> list[str]:
+    with RawServer(script) as server:
+        provider = make_provider(kind, server.url + ("/v1" if kind == "openai" else ""), SECRET)
+        names = provider.list_models(new_call(provider))
+        provider.close()
+    return names
+
+
+def failure(kind: str, script: Callable[[Peer], None]) -> ProviderError:
+    with pytest.raises(ProviderError) as failed:
+        listed(kind, script)
+    return failed.value
+
+
+def answer(value: Any, status: str = "200 OK") -> Callable[[Peer], None]:
+    def script(peer: Peer) -> None:
+        while peer.read_request() is not None:
+            peer.answer(value if isinstance(value, bytes) else json.dumps(value).encode(), status)
+
+    return script
+
+
+@each_provider
+def test_the_list_is_asked_for_where_it_is_and_with_the_key(kind: str) -> None:
+    asked: list[tuple[str, dict[str, str]]] = []
+
+    def script(peer: Peer) -> None:
+        request = peer.read_request()
+        assert request is not None
+        asked.append((request.line, request.headers))
+        peer.answer(json.dumps({"object": "list", "data": [{"id": "b"}, {"id": "a"}, {"id": "b"}]}).encode())
+
+    assert listed(kind, script) == ["b", "a"]
+    ((line, headers),) = asked
+    assert line.split(" ")[0] == "GET"
+    assert urlsplit(line.split(" ")[1]).path == "/v1/models"
+    assert SECRET in headers["x-api-key" if kind == "anthropic" else "authorization"]
+
+
+@each_provider
+def test_the_stand_in_lists_its_models_in_the_form_of_each_api(kind: str) -> None:
+    with ModelServer(listed=("b", "a")) as server:
+        provider = make_provider(kind, server.url + ("/v1" if kind == "openai" else ""))
+        assert provider.list_models(new_call(provider)) == ["b", "a"]
+        provider.close()
+
+
+def test_pages_are_followed_to_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.provider.model_list._PAGE_SIZE", 2)
+    with ModelServer(listed=("a", "b", "c", "d", "e")) as server:
+        provider = make_provider("anthropic", server.url)
+        assert provider.list_models(new_call(provider)) == ["a", "b", "c", "d", "e"]
+        provider.close()
+
+
+def test_pages_without_end_are_given_up() -> None:
+    seen: list[str] = []
+
+    def script(peer: Peer) -> None:
+        while (request := peer.read_request()) is not None:
+            seen.extend(parse_qs(urlsplit(request.path).query).get("after_id", ["-"]))
+            name = f"m{len(seen)}"
+            peer.answer(json.dumps({"data": [{"id": name}], "has_more": True, "last_id": name}).encode())
+
+    assert len(listed("anthropic", script)) == len(seen) == 50
+    assert seen[:3] == ["-", "m1", "m2"]
+
+
+def test_a_page_that_points_to_itself_is_the_last() -> None:
+    page = {"data": [{"id": "a"}], "has_more": True, "last_id": "a"}
+    assert listed("anthropic", answer(page)) == ["a"]
+
+
+def test_a_bare_list_is_taken_and_what_is_no_name_is_passed_over() -> None:
+    odd: list[Any] = [{"id": "a"}, {"id": 3}, {"id": ""}, {"id": "x" * 201}, {"id": "a\nb"}, {"id": "\ud800"}, 4, {}]
+    assert listed("openai", answer(odd)) == ["a"]
+
+
+@each_provider
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"<html>welcome</html>", "not JSON"),
+        (b"", "not JSON"),
+        ({"models": "none"}, "none"),
+        ({"data": {}}, "none"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (5 << 20), "MiB"),
+    ],
+    ids=["html", "nothing", "other-members", "no-list", "deep", "huge"],
+)
+def test_what_is_no_list_is_nonsense(kind: str, value: Any, words: str) -> None:
+    error = failure(kind, answer(value))
+    assert isinstance(error, ProviderNonsense)
+    assert words in error.detail
+
+
+@each_provider
+def test_a_refusal_has_its_status_and_tells_no_key(kind: str) -> None:
+    error = failure(kind, answer({"error": {"message": f"bad key {SECRET}"}}, "503 Busy"))
+    assert isinstance(error, ServerRejected)
+    assert (error.http_status, error.is_retryable) == (503, True)
+    assert SECRET not in error.detail
+
+
+@each_provider
+def test_a_499_to_the_question_is_a_stop(kind: str) -> None:
+    with pytest.raises(GoalCancelledException):
+        listed(kind, answer({}, "499 Cancelled"))
+
+
+@each_provider
+def test_a_connection_that_breaks_is_told_as_such(kind: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.read_request()
+        peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+    assert isinstance(failure(kind, script), ProviderUnreachable)
+
+
+def trickles_for_ever(peer: Peer) -> None:
+    peer.read_request()
+    peer.begin_stream()
+    while not peer.go_on.wait(0.01):
+        peer.chunk(b" ")
+
+
+@pytest.mark.parametrize("script", [lambda peer: peer.wait_hang_up(), trickles_for_ever], ids=["silent", "trickles"])
+def test_a_list_that_does_not_come_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch, script: Callable[[Peer], None]
+) -> None:
+    monkeypatch.setattr("core.provider.model_list.LIST_S", 0.2)
+    error = failure("openai", script)
+    assert isinstance(error, ServerUnreachable)
+    assert "did not list its models" in error.detail
+    assert not error.is_retryable
+
+
+def _hold_after_head(peer: Peer) -> None:
+    peer.read_request()
+    peer.begin_stream()
+    peer.chunk(b'{"data": [')
+    peer.reached.set()
+    peer.wait_hang_up()
+
+
+def _hold_before_head(peer: Peer) -> None:
+    peer.read_request()
+    peer.reached.set()
+    peer.wait_hang_up()
+
+
+@each_provider
+@pytest.mark.parametrize("hold", [_hold_before_head, _hold_after_head])
+def test_a_stop_hangs_up_on_the_question_and_the_goal_is_stopped(kind: str, hold: Callable[[Peer], None]) -> None:
+    scope, port = goal_scope(), Port()
+    with RawServer(hold) as server:
+        provider = make_provider(kind, server.url)
+        catalog = ModelCatalog(provider)
+        asking = Later(lambda: catalog.names(new_asked(scope), port))
+        assert server.peer().reached.wait(10)
+        (call,) = port.calls.snapshot()
+        scope.cancel(USER)
+        with pytest.raises(Cancelled):
+            asking.result()
+        assert server.peer().hung_up.wait(10)
+        assert (call.kind, call.outcome, len(port.calls)) == ("model_call", Outcome.ABORTED, 0)
+        provider.close()
+
+
+# -- how it is kept ------------------------------------------------------------------------
+
+
+class Clock:
+    """Time as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_newest_match_is_asked_and_the_usage_names_it() -> None:
+    models, port = Models({"gpt-10-mini": says("hi")}, lambda _: ["gpt-9-mini", "gpt-10-mini", "gpt-11"]), Port()
+    agent = agent_of(models, pattern="gpt-*-mini")
+
+    assert ask(agent, port=port) == "hi"
+    assert (models.asked, models.lists) == (["gpt-10-mini"], 1)
+    assert [usage["model"] for usage in port.of(EventType.USAGE)] == ["gpt-10-mini"]
+
+
+def test_the_list_is_kept_for_ten_minutes_and_shared_by_the_agents() -> None:
+    names = [["m1"], ["m1", "m2"]]
+    models, clock = Models({"m1": says("1"), "m2": says("2")}, lambda _: names.pop(0)), Clock()
+    catalog = ModelCatalog(models, clock)
+    one, two = (agent_of(models, pattern=pattern, catalog=catalog) for pattern in ("m*", "m?"))
+
+    assert [ask(one), ask(two)] == ["1", "1"]
+    clock.now = model_catalog.FRESH_S - 1
+    assert (ask(one), models.lists) == ("1", 1)
+    clock.now = model_catalog.FRESH_S
+    assert [ask(one), ask(two)] == ["2", "2"]
+    assert models.lists == 2
+
+
+def test_a_refresh_that_fails_leaves_the_old_list_and_is_tried_again_a_minute_later() -> None:
+    results: list[Any] = [["m1"], ProviderNonsense("html"), ["m2"]]
+
+    def lists(_: ModelCall) -> list[str]:
+        result = results.pop(0)
+        if isinstance(result, ProviderError):
+            raise result
+        return list(result)
+
+    models, clock = Models({"m1": says("1"), "m2": says("2")}, lists), Clock()
+    agent = agent_of(models, pattern="m*", catalog=ModelCatalog(models, clock))
+
+    assert ask(agent) == "1"
+    clock.now = model_catalog.FRESH_S
+    assert (ask(agent), models.lists) == ("1", 2)
+    clock.now += model_catalog.TRY_AGAIN_S - 1
+    assert (ask(agent), models.lists) == ("1", 2)
+    clock.now += 1
+    assert (ask(agent), models.lists) == ("2", 3)
+
+
+def test_no_match_is_an_error_that_names_the_pattern_and_what_there_was() -> None:
+    models = Models({}, lambda _: [f"other-{number}" for number in range(12)])
+    with pytest.raises(NoSuchModel) as failed:
+        ask(agent_of(models, pattern="gpt-*-mini"))
+    detail = failed.value.detail
+    assert "'gpt-*-mini'" in detail
+    assert "other-0, other-1" in detail
+    assert detail.endswith("and 2 more")
+    assert (models.asked, models.lists) == ([], 1)
+
+
+def test_an_empty_list_is_no_match() -> None:
+    with pytest.raises(NoSuchModel, match="lists none"):
+        ask(agent_of(Models({}, lambda _: []), pattern="m*"))
+
+
+def test_a_list_that_fails_is_asked_for_again_and_then_told_with_the_pattern() -> None:
+    def busy(_: ModelCall) -> list[str]:
+        raise ServerRejected("busy", 503, is_retryable=True)
+
+    models, port = Models({}, busy), Port()
+    with pytest.raises(ModelListFailed) as failed:
+        ask(agent_of(models, pattern="m*"), port=port)
+    assert failed.value.detail == "no model for the pattern 'm*': busy"
+    assert failed.value.code == "provider_rejected"
+    assert (models.lists, len(port.of(EventType.RETRY))) == (3, 2)
+
+
+@pytest.mark.parametrize("listed_names", [[], ["other"]])
+def test_where_no_model_fits_the_fallback_answers(listed_names: list[str]) -> None:
+    models = Models({"second": says("here")}, lambda _: listed_names)
+    assert ask(agent_of(models, pattern="m*", fallback="second")) == "here"
+
+
+def test_a_server_without_a_list_is_no_matter_for_the_fallback() -> None:
+    def missing(_: ModelCall) -> list[str]:
+        raise ServerRejected("no such page", 404, is_retryable=False)
+
+    models = Models({"second": says("here")}, missing)
+    assert ask(agent_of(models, pattern="m*", fallback="second")) == "here"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ServerRejected("key", 401, is_retryable=False), ServerUnreachable("refused", is_retryable=False, is_connected=False)],
+    ids=repr,
+)
+def test_a_list_refused_for_the_key_or_out_of_reach_is_no_matter_of_the_model(error: ProviderError) -> None:
+    def refused(_: ModelCall) -> list[str]:
+        raise error
+
+    models = Models({}, refused)
+    with pytest.raises(ModelListFailed):
+        ask(agent_of(models, pattern="m*", fallback="second"))
+    assert (models.asked, models.lists) == ([], 1)
+
+
+def test_a_crowd_of_goals_asks_once() -> None:
+    models = Models({"m1": says("1")}, lambda _: ["m1"])
+    agent = agent_of(models, pattern="m*")
+    ports = [Port() for _ in range(8)]
+    with gate("model_catalog.before_list") as first:
+        asking = [Later(lambda port=port: ask(agent, port=port)) for port in ports]
+        first.wait_reached()
+        wait_until(lambda: sum(len(port.calls) for port in ports) == 8, "everybody's wait")
+        first.open()
+        assert [one.result() for one in asking] == ["1"] * 8
+    assert models.lists == 1
+
+
+def test_whoever_waits_for_a_question_that_is_stopped_asks_in_its_place() -> None:
+    first_is_here = threading.Event()
+
+    def lists(call: ModelCall) -> list[str]:
+        if first_is_here.is_set():
+            return ["m1"]
+        first_is_here.set()
+        woken = threading.Event()
+        with call.scope.on_cancel(woken.set):
+            woken.wait(30)
+        raise AssertionError("not stopped")
+
+    models, scope, other_port = Models({"m1": says("1")}, lists), goal_scope(), Port()
+    agent = agent_of(models, pattern="m*")
+    first = Later(lambda: ask(agent, new_asked(scope)))
+    assert first_is_here.wait(30)
+    other = Later(lambda: ask(agent, port=other_port))
+    wait_until(lambda: [call.kind for call in other_port.calls.snapshot()] == ["wait"], "the other's wait")
+    scope.cancel(USER)
+    with pytest.raises(Cancelled):
+        first.result()
+    assert (other.result(), models.lists) == ("1", 2)
+
+
+def test_a_stop_of_one_who_waits_ends_its_wait_and_not_the_question() -> None:
+    models, scope, waiting_port = Models({"m1": says("1")}, lambda _: ["m1"]), goal_scope(), Port()
+    agent = agent_of(models, pattern="m*")
+    with gate("model_catalog.before_list") as question:
+        first = Later(lambda: ask(agent))
+        question.wait_reached()
+        waiter = Later(lambda: ask(agent, new_asked(scope), waiting_port))
+        wait_until(lambda: len(waiting_port.calls) == 1, "the wait")
+        scope.cancel(USER)
+        with pytest.raises(Cancelled):
+            waiter.result()
+        question.open()
+        assert first.result() == "1"
+    assert (models.asked, models.lists) == (["m1"], 1)
+
+
+def test_a_stop_while_the_list_is_asked_for_asks_neither_model() -> None:
+    models, scope = Models({}, lambda _: []), goal_scope()
+    with gate("model_catalog.before_list") as question:
+        asking = Later(lambda: ask(agent_of(models, pattern="m*", fallback="second"), new_asked(scope)))
+        question.wait_reached()
+        scope.cancel(USER)
+        question.open()
+        with pytest.raises(Cancelled):
+            asking.result()
+    assert (models.asked, models.lists) == ([], 0)
