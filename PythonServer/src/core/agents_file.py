@@ -1,11 +1,11 @@
 """The agents that a deployment defines, read from AGENTS_FILE."""
 
-import json
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from core.config_file import read_config
 from core.errors import ConfigurationError
 
 DEFAULT_AGENT = "default"
@@ -56,14 +56,7 @@ def load_agents(path: Path | None) -> dict[str, AgentSpec]:
 
 
 def _entries(path: Path) -> list[Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(
-            f"AGENTS_FILE={str(path)!r} cannot be read ({error.strerror}): give a JSON file, or unset it"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"AGENTS_FILE {path} is not JSON ({error}): mend it, or unset it") from None
+    content = read_config("AGENTS_FILE", path)
     entries = content.get("agents") if isinstance(content, dict) else content
     if not isinstance(entries, list):
         raise ConfigurationError(f'AGENTS_FILE {path} has the wrong shape: give {{"agents": [{{"name": …}}]}}')

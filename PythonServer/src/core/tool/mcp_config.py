@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from core.config_file import read_config
 from core.errors import ConfigurationError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -62,14 +62,7 @@ def load_mcp_servers(path: Path, variables: Mapping[str, str]) -> dict[str, Entr
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigurationError(
-            f"MCP_SERVERS_FILE={str(path)!r} cannot be read ({error.strerror}): give a JSON file, or unset it"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"MCP_SERVERS_FILE {path} is not JSON ({error}): mend it, or unset it") from None
+    content = read_config("MCP_SERVERS_FILE", path)
     entries = content.get("mcpServers") if isinstance(content, dict) else None
     if not isinstance(entries, dict):
         raise ConfigurationError(
