@@ -54,6 +54,9 @@ class Port:
         """The events of one type."""
         return [data for kind, data in self.events if kind is event_type]
 
+    def step(self, scope: Scope) -> None:
+        scope.checkpoint()
+
     def note_call(self, *_: Any) -> None:
         """No tools here."""
         raise AssertionError("no tools")

@@ -32,6 +32,9 @@ class Port:
 
     workers: Any = None
 
+    def step(self, scope: Scope) -> None:
+        scope.checkpoint()
+
     def note_call(self, *_: Any) -> None:
         raise AssertionError("no tools")
 

@@ -1,32 +1,46 @@
 """A handle to stop turns from any thread, for code that embeds the executor without HTTP: a thin view on their scopes.
 
-Whoever runs a turn binds it to the controller (:func:`bound`). A request then stops every turn that is bound, at once
-and whatever it is doing, and one that comes while none is bound stops the next one, once. Turns that share an agent
-have a controller each; a stop of one never reaches another.
-
-A controller of one's own is anything with ``is_set()``. It is asked between the steps of a turn; one that has an
-``event`` too, a ``threading.Event``, also stops what runs.
+Whoever runs a turn binds it to the controller from its begin to its end. A request then stops every turn that is bound,
+at once and whatever it is doing; one that comes while none is bound stops the next one, once. A turn that begins while
+those before it still unwind is not stopped by their request. Turns that share an agent have a controller each; a stop
+of one never reaches another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from core.cancellation import Cause, CauseWord
 
-#: Stops one turn, for that cause. Bounded.
+log = logging.getLogger(__name__)
+
+#: Stops one turn, for that cause. Bounded; harmless if repeated, and once the turn is over.
 StopTurn = Callable[[Cause], object]
 
 
-class Controller(Protocol):
-    """What a controller has at least."""
+class BoundTurns:
+    """The turns that are bound to one controller. Whoever uses it holds that controller's lock."""
 
-    def is_set(self) -> bool:
-        """Whether a stop was requested."""
+    def __init__(self) -> None:
+        self.running: dict[object, StopTurn] = {}
+        #: Those that a request has met, until they are over.
+        self.unwinding: dict[object, Cause] = {}
+
+    def meet(self, cause: Cause) -> list[StopTurn]:
+        """All that run have met this request; what the caller has to call, without the lock."""
+        stops = list(self.running.values())
+        self.unwinding |= dict.fromkeys(self.running, cause)
+        self.running.clear()
+        return stops
+
+    def leave(self, turn: object) -> bool:
+        """A turn is over. Whether it was the last of those that were stopped."""
+        self.running.pop(turn, None)
+        return self.unwinding.pop(turn, None) is not None and not self.unwinding
 
 
 class InterruptController:
@@ -34,28 +48,27 @@ class InterruptController:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._turns: dict[object, StopTurn] = {}
-        self._stopped: set[object] = set()
+        self._turns = BoundTurns()
         self._reason: str | None = None
         self._windows = 0
-        #: Set while a stop is requested. For reading and waiting.
+        #: Set while a stop is requested, until the turns that it stopped are over. For reading and waiting.
         self.event: Final = threading.Event()
 
     def request(self, reason: str = "user") -> bool:
         """Stop the turns that run, or the next one. False, and nothing happens, if that was requested already.
 
         The reason is shown and recorded beside the cause ``user``, never parsed. Returns once everything was reached;
-        it does not wait for the turns to end.
+        it does not wait for the turns to end. May be called by the callbacks of a turn, and by its tools.
         """
+        cause = Cause(CauseWord.USER, reason)
         with self._lock:
-            if self.event.is_set():
+            stops = self._turns.meet(cause)
+            if not self.event.is_set():
+                self._reason = reason
+                self.event.set()
+            elif not stops:
                 return False
-            self._reason = reason
-            self.event.set()
-            self._stopped = set(self._turns)
-            stops = list(self._turns.values())
-        for stop in stops:
-            stop(Cause(CauseWord.USER, reason))
+        stop_all(stops, cause)
         return True
 
     def clear(self) -> None:
@@ -64,18 +77,19 @@ class InterruptController:
             self._clear()
 
     def is_set(self) -> bool:
-        """Whether a stop is requested."""
+        """Whether a stop is requested, or the turns that it stopped still unwind."""
         return self.event.is_set()
 
     @property
     def reason(self) -> str | None:
-        """Why, in the words of whoever asked; None if nobody did."""
+        """Why, in the words of whoever asked first; None if nobody did."""
         return self._reason
 
     def check(self) -> None:
         """``InterruptedError`` if a stop is requested: for code of one's own between two steps."""
-        if self.event.is_set():
-            raise InterruptedError(f"stopped: {self._reason}")
+        reason = self._reason
+        if reason is not None:
+            raise InterruptedError(f"stopped: {reason}")
 
     @contextlib.contextmanager
     def protect(self) -> Iterator[None]:
@@ -93,112 +107,52 @@ class InterruptController:
         return self._windows > 0
 
     @contextlib.contextmanager
-    def bound(self, stop: StopTurn) -> Iterator[None]:
-        """Inside, a request calls ``stop``; at once, if it came before."""
+    def bound(self, stop: StopTurn) -> Iterator[Callable[[], None]]:
+        """Inside, a request calls ``stop``. Yields what to call first, and between two steps: it calls ``stop`` if a
+        request has met the turn, and is not left before that has reached everything.
+        """
         turn = object()
         with self._lock:
-            self._turns[turn] = stop
-            reason = self._reason
-            is_requested = self.event.is_set()
-            if is_requested:
-                self._stopped.add(turn)
+            self._turns.running[turn] = stop
+            # One that has met others is theirs; it stays set only until they are over.
+            if self.event.is_set() and not self._turns.unwinding:
+                self._turns.meet(Cause(CauseWord.USER, self._reason))
         try:
-            if is_requested:
-                stop(Cause(CauseWord.USER, reason))
-            yield
+            yield lambda: self._look(turn, stop)
         finally:
             with self._lock:
-                del self._turns[turn]
-                was_stopped = turn in self._stopped
-                self._stopped.discard(turn)
-                if was_stopped and not self._stopped:
+                if self._turns.leave(turn):
                     self._clear()
+
+    def _look(self, turn: object, stop: StopTurn) -> None:
+        cause = self._turns.unwinding.get(turn)
+        if cause is not None:  # the event is set before the turn is reached: between the two, no step may begin
+            stop(cause)
 
     def _clear(self) -> None:
         self._reason = None
         self.event.clear()
 
 
-@contextlib.contextmanager
-def bound(controller: Controller | None, stop: StopTurn) -> Iterator[Callable[[], None]]:
-    """Inside, ``controller`` stops the turn by ``stop``. Yields what to call between two steps."""
-    if controller is None:
-        yield lambda: None
-    elif isinstance(controller, InterruptController):
-        with controller.bound(stop):
-            yield lambda: None
-    else:
-        with _Foreign(controller, stop).watched() as look:
-            yield look
-
-
-class _Foreign:
-    """A turn that is bound to a controller of somebody else's making."""
-
-    def __init__(self, controller: Controller, stop: StopTurn) -> None:
-        self._controller = controller
-        self._stop = stop
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[Callable[[], None]]:
-        event = getattr(self._controller, "event", None)
-        watcher = None
-        if isinstance(event, threading.Event):
-            watcher = _watcher_of(event)
-            watcher.add(event, self.fire)
+def stop_all(stops: list[StopTurn], cause: Cause) -> None:
+    """Stop each on a thread of its own, so that one whose gateway hangs holds up no other. Waits for all."""
+    threads = []
+    for stop in stops[1:]:
+        thread = threading.Thread(target=_stop_one, args=(stop, cause), name="stop", daemon=True)
         try:
-            self.look()
-            yield self.look
-        finally:
-            if watcher is not None:
-                watcher.remove(self.fire)
-
-    def look(self) -> None:
-        if self._controller.is_set():
-            self.fire()
-
-    def fire(self) -> None:
-        reason: Any = getattr(self._controller, "reason", None)
-        self._stop(Cause(CauseWord.USER, reason if isinstance(reason, str) else None))
+            thread.start()
+        except RuntimeError:  # the system has none left
+            _stop_one(stop, cause)
+        else:
+            threads.append(thread)
+    for stop in stops[:1]:
+        _stop_one(stop, cause)
+    for thread in threads:
+        thread.join()
 
 
-class _Watcher:
-    """Waits for one foreign event, for all turns that are bound to it: one thread an event, not one a turn.
-
-    Nothing but its ``set()`` can wake a ``threading.Event``, so the thread is left waiting when the last turn has
-    gone, and serves the next one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._fires: list[Callable[[], None]] = []
-        self._is_waiting = False
-
-    def add(self, event: threading.Event, fire: Callable[[], None]) -> None:
-        with self._lock:
-            self._fires.append(fire)
-            if self._is_waiting:
-                return
-            self._is_waiting = True
-        threading.Thread(target=self._wait, args=(event,), name="controller", daemon=True).start()
-
-    def remove(self, fire: Callable[[], None]) -> None:
-        with self._lock:
-            self._fires.remove(fire)
-
-    def _wait(self, event: threading.Event) -> None:
-        event.wait()
-        with self._lock:
-            self._is_waiting = False
-            fires = list(self._fires)
-        for fire in fires:
-            fire()
-
-
-_watchers: WeakKeyDictionary[threading.Event, _Watcher] = WeakKeyDictionary()
-_watchers_lock = threading.Lock()
-
-
-def _watcher_of(event: threading.Event) -> _Watcher:
-    with _watchers_lock:
-        return _watchers.setdefault(event, _Watcher())
+def _stop_one(stop: StopTurn, cause: Cause) -> None:
+    try:
+        stop(cause)
+    except Exception:
+        log.exception("a stop failed; the others go on")

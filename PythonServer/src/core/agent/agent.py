@@ -92,7 +92,7 @@ class Agent:
                 attempt = self._after(error, attempt, reply, request, asked, port)
 
     def _attempt(self, request: ModelRequest, asked: Asked, port: TurnPort, reply: Reply) -> Reply:
-        asked.scope.checkpoint()
+        port.step(asked.scope)
         request = replace(request, model=self._choice.model(request.model, asked, port))
         scope = asked.scope.open(Level.CALL, "model_call")
         call = ModelCall(scope, asked.goal_id, AbortableSocket(), self._provider, self._cancel_timeout_s)

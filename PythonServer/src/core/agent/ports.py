@@ -42,7 +42,7 @@ class TurnPort(Protocol):
         """The threads of the turn."""
 
     def step(self, scope: Scope) -> None:
-        """Between two steps of a goal with that scope: a model request comes next. ``Cancelled`` if it must not."""
+        """Before each model request, repeated ones too, of a goal with that scope. ``Cancelled`` if it must not be."""
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None

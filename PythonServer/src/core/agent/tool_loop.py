@@ -27,7 +27,6 @@ def answer_with_tools(
     error.
     """
     for _ in range(MAX_ROUNDS):
-        port.step(asked.scope)
         tools = dict(agent.profile.tools)  # as they are now: servers of tools come and go
         offered = [describe_tool(tool) for tool in tools.values()]
         request = ModelRequest([*messages, *rounds.messages()], agent.profile.model, offered)
