@@ -98,3 +98,19 @@ def run_in(page: Page) -> str:
     """The id of the run that the page shows."""
     run_id: str = page.evaluate("new URLSearchParams(location.hash.slice(1)).get('run')")
     return run_id
+
+
+def sub_agent(page: Page, title: str) -> Locator:
+    """The row of a sub-agent, with all that is inside it."""
+    return page.locator(".sub-agent", has=page.get_by_role("button", name=title, exact=True)).last
+
+
+def state_of(part: Locator) -> Locator:
+    """The word for the state of a sub-agent, a tool call or a goal of the plan; not of what is inside it."""
+    return part.locator(":scope > .goal-row .state-word, :scope > .tool-head .state-word")
+
+
+def expect_working(page: Page) -> None:
+    """The turn goes on, and is not being stopped."""
+    expect(stop_button(page)).to_have_text("Stop")
+    expect(page.locator("#run-state")).to_have_text("working")

@@ -89,6 +89,10 @@ export const sendInput = (runId, text, clientMessageId) =>
   json("POST", run(runId, "/input"), { body: { text, client_message_id: clientMessageId } });
 export const cancelRun = (runId, turnId) =>
   json("POST", run(runId, "/cancel"), { body: { if_turn: turnId } });
+export const cancelGoal = (runId, goalId, turnId) =>
+  json("POST", run(runId, `/goals/${encodeURIComponent(goalId)}/cancel`), { body: { if_turn: turnId } });
+export const cancelCall = (runId, callId, turnId) =>
+  json("POST", run(runId, `/calls/${encodeURIComponent(callId)}/cancel`), { body: { if_turn: turnId } });
 export const terminateRun = (runId) => json("POST", run(runId, "/terminate"), { body: {} });
 export const resumeRun = (runId, turnId) => json("POST", run(runId, "/resume"), { body: { if_turn: turnId } });
 export const regenerateRun = (runId, turnId) => json("POST", run(runId, "/regenerate"), { body: { if_turn: turnId } });

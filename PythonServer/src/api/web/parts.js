@@ -1,12 +1,12 @@
 // What a goal says and does, in order: pieces of text, and the tool calls between them. Parts are only ever added.
 
-import { readResult } from "./tool_words.js";
+import { readResult } from "./tool_results.js";
 
 /** Characters of a call's output that are kept at most, and how many are left when the oldest ones go. */
 const KEPT = 60000;
 const LEFT = 40000;
 
-export function addText(goal, text) {
+export function addText(goal, { text }) {
   const last = goal.parts.at(-1);
   if (last?.kind === "text") last.text += text;
   else goal.parts.push({ kind: "text", text });
@@ -28,8 +28,12 @@ export function addCall(goal, event) {
     startedAt: Date.parse(event.at), endedAt: null,
     /** `{stream, text}` pieces; neighbours are of different streams. `cut` counts the characters that are gone. */
     output: [], kept: 0, cut: 0,
-    /** The result as the model reads it; null while there is none. */
-    content: null, exitCode: null, note: null,
+    /** The result as the model reads it, and how it ended in a word or two; null while there is none. */
+    content: null, exit: null, note: null,
+    /** The goals of the sub-agents that work for it. */
+    goals: [],
+    /** The cause of a stop of this call alone. */
+    stopCause: null,
   });
 }
 
@@ -41,8 +45,8 @@ export function addOutput(goal, event) {
 export function endCall(goal, event) {
   const call = findCall(goal, event.call_id);
   if (call === undefined || call.content !== null) return;
-  const { state, exitCode, note, pieces } = readResult(event.content, event.is_error, call.output.length > 0);
-  Object.assign(call, { content: event.content, state, exitCode, note });
+  const { state, exit, note, pieces } = readResult(call, event.content, event.is_error);
+  Object.assign(call, { content: event.content, state, exit, note });
   call.endedAt ??= Date.parse(event.at);
   for (const { stream, text } of pieces) addPiece(call, stream, text);
 }
@@ -55,7 +59,7 @@ export function closeCalls(goal, at) {
 export const openCalls = (goal) => goal.parts.filter((part) => part.kind === "call" && part.state === "running");
 export const hasText = (goal) => goal.parts.some((part) => part.kind === "text" && part.text.trim() !== "");
 
-function findCall(goal, callId) {
+export function findCall(goal, callId) {
   return goal.parts.findLast((part) => part.kind === "call" && part.id === callId);
 }
 

@@ -1,7 +1,7 @@
 // What the events of a run add up to. Replay and live go through the same function, so a reload shows what was seen.
 // No clock, no network, no DOM: the same events always give the same state.
 
-import { isOpen, newTurn, tell } from "./turn_state.js";
+import { isOfPart, isOpen, newTurn, tell } from "./turn_state.js";
 
 export function newChat() {
   return {
@@ -72,7 +72,8 @@ const ON_CHAT = {
   awaiting_input(chat) {
     chat.phase = "parked";
   },
-  stop_requested(chat) {
+  stop_requested(chat, event) {
+    if (isOfPart(event)) return;
     for (const message of chat.messages.values()) if (message.fate === "queued") message.fate = "held";
   },
   message_queued(chat, event) {

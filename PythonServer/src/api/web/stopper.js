@@ -8,9 +8,8 @@ const BETWEEN_MS = [300, 800, 2000, 4000];
 const TOO_LATE = new Set(["turn_is_over", "run_is_over"]);
 
 export class Stopper {
-  #wanted = new Map(); // turn id, or "run", -> the request in flight
+  #wanted = new Map(); // turn id, "run", or the key of a part -> wakes its request if that waits to be sent again
   #on;
-  #wake = () => {};
 
   /** `on.changed()`, `on.answered()`, `on.refused(error)`, `on.unreachable(error)`. */
   constructor(on) {
@@ -19,6 +18,11 @@ export class Stopper {
 
   isWanted(turnId) {
     return this.#wanted.has(turnId) || this.#wanted.has("run");
+  }
+
+  /** Whether this part was to be stopped by itself. */
+  isPartWanted(key) {
+    return this.#wanted.has(key);
   }
 
   get isEnding() {
@@ -30,14 +34,20 @@ export class Stopper {
     this.#want(turnId, () => cancelRun(runId, turnId));
   }
 
+  /** Stop a part of a turn. */
+  stopPart(key, post) {
+    this.#want(key, post);
+  }
+
   /** End the run, and its turn with it. */
   endRun(runId) {
     this.#want("run", () => terminateRun(runId));
   }
 
   #want(key, post) {
-    if (this.#wanted.has(key)) return this.#wake();
-    this.#wanted.set(key, true);
+    const wake = this.#wanted.get(key);
+    if (wake !== undefined) return wake();
+    this.#wanted.set(key, () => {});
     this.#on.changed();
     this.#send(key, post);
   }
@@ -56,15 +66,15 @@ export class Stopper {
           return this.#on.changed();
         }
         if (attempt > 0) this.#on.unreachable(error);
-        await this.#pause(BETWEEN_MS[Math.min(attempt, BETWEEN_MS.length - 1)]);
+        await this.#pause(key, BETWEEN_MS[Math.min(attempt, BETWEEN_MS.length - 1)]);
       }
     }
   }
 
-  #pause(ms) {
+  #pause(key, ms) {
     return new Promise((wake) => {
       setTimeout(wake, ms);
-      this.#wake = wake;
+      this.#wanted.set(key, wake);
     });
   }
 }

@@ -1,13 +1,15 @@
 // What the events of a turn add up to: its state, its goals, and how it ended.
 
-import { addCall, addOutput, addText, closeCalls, endCall, settleAnswer } from "./parts.js";
-
-export const FINAL_GOAL = new Set(["COMPLETED", "FAILED", "CANCELLED"]);
+import { allGoals, closeGoal, goalOf, setStatus, takePlan } from "./goal_state.js";
+import { addCall, addOutput, addText, endCall, findCall } from "./parts.js";
 
 /** A turn only moves to the right: nothing brings "stopping" back to "running". */
 const RANK = { queued: 0, running: 1, stopping: 2, completed: 3, cancelled: 3, failed: 3 };
 
 export const isOpen = (turn) => RANK[turn.state] < RANK.completed;
+
+/** Whether a `stop_requested` is about one goal or one tool call, and the turn goes on. */
+export const isOfPart = (event) => event.goal_id !== undefined || event.call_id !== undefined;
 
 /** Take in an event of the turn. What comes late for one that has ended changes nothing. */
 export function tell(turn, event) {
@@ -19,51 +21,28 @@ const ON_TURN = {
     advance(turn, "running");
     turn.note = event.note ?? null;
     turn.retry = null;
-    turn.top = event.goals.map((goal) => takeGoal(turn, goal));
+    takePlan(turn, event.goals);
   },
-  goal_status(turn, event) {
-    advance(turn, "running");
-    const goal = turn.goals.get(event.goal_id);
-    if (goal === undefined || FINAL_GOAL.has(goal.status)) return;
-    goal.status = event.status;
-    goal.cause = event.cause ?? null;
-    goal.error = event.error ?? null;
-    if (event.result != null) settleAnswer(goal, event.result);
-    goal.retry = null;
-    if (FINAL_GOAL.has(event.status)) endGoal(goal, Date.parse(event.at));
-    else goal.startedAt = Date.parse(event.at);
-  },
-  text(turn, event) {
-    advance(turn, "running");
-    const goal = turn.goals.get(event.goal_id);
-    if (goal === undefined) return;
-    addText(goal, event.text);
-    goal.retry = null;
-  },
-  reasoning(turn, event) {
-    advance(turn, "running");
-    const goal = turn.goals.get(event.goal_id);
-    if (goal === undefined) return;
-    if (goal.thinking && goal.thoughtUpTo < goal.parts.length) goal.thinking += "\n\n";
-    goal.thinking += event.text;
-    goal.thoughtUpTo = goal.parts.length;
-  },
-  tool_call: (turn, event) => onGoal(turn, event, addCall),
-  tool_output: (turn, event) => onGoal(turn, event, addOutput),
-  tool_result: (turn, event) => onGoal(turn, event, endCall),
+  goal_status: (turn, event) => onGoal(turn, event, setStatus),
+  text: (turn, event) => onGoal(turn, event, awake(addText)),
+  reasoning: (turn, event) => onGoal(turn, event, think),
+  tool_call: (turn, event) => onGoal(turn, event, awake(addCall)),
+  tool_output: (turn, event) => onGoal(turn, event, awake(addOutput)),
+  tool_result: (turn, event) => onGoal(turn, event, awake(endCall)),
   retry(turn, event) {
-    const retry = {
+    const waiting = goalOf(turn, event.goal_id) ?? turn;
+    waiting.retry = {
       attempt: event.attempt, maxAttempts: event.max_attempts, isCapped: event.capped, reason: event.reason,
-      until: Date.parse(event.at) + event.wait_ms,
+      waitMs: event.wait_ms, until: Date.parse(event.at) + event.wait_ms,
+      fallback: event.fallback ? event.model : null,
     };
-    const goal = turn.goals.get(event.goal_id);
-    if (goal === undefined) turn.retry = retry;
-    else goal.retry = retry;
+    waiting.fallback = waiting.retry.fallback ?? waiting.fallback;
   },
   usage(turn, event) {
     if (event.goal_id === undefined) turn.retry = null;
   },
   stop_requested(turn, event) {
+    if (isOfPart(event)) return stopPart(turn, event);
     advance(turn, "stopping");
     turn.cause = event.cause;
     turn.reason = event.reason ?? null;
@@ -82,7 +61,9 @@ export function newTurn(event, handedIn) {
     startedAt: Date.parse(event.at), endedAt: null,
     /** goal id -> goal, parents before children; `top` holds the outermost ones. */
     goals: new Map(), top: [],
-    note: null, retry: null, cause: null, reason: null, error: null, receipt: null,
+    /** goal id -> goal of a sub-agent; each is also in `goals` of the call that it works for. */
+    delegated: new Map(),
+    note: null, retry: null, fallback: null, cause: null, reason: null, error: null, receipt: null,
     /** The messages that the turn added to the transcript. */
     messages: [],
     /** Tokens of all its model calls, `{calls, input_tokens, output_tokens, source}`. */
@@ -94,40 +75,32 @@ export function newTurn(event, handedIn) {
   };
 }
 
-function takeGoal(turn, told) {
-  const known = turn.goals.get(told.id);
-  const goal = known ?? newGoal(told.id, turn.resumed?.goals.get(told.id));
-  turn.goals.set(told.id, goal);
-  Object.assign(goal, {
-    title: told.title, dependsOn: told.depends_on, cause: told.cause, error: told.error,
-    startedAt: told.started_at ? Date.parse(told.started_at) : null,
-    endedAt: told.ended_at ? Date.parse(told.ended_at) : null,
-  });
-  if (known === undefined || !FINAL_GOAL.has(known.status)) goal.status = told.status;
-  if (told.result != null) settleAnswer(goal, told.result);
-  goal.goals = told.goals.map((child) => takeGoal(turn, child));
-  return goal;
-}
-
-/** `before` is the goal of the turn that is resumed: if it was finished, it is kept with all that it said and did. */
-function newGoal(id, before) {
-  const isKept = before?.status === "COMPLETED";
-  const goal = { id, parts: [], thinking: "", thoughtUpTo: 0, retry: null, isKept };
-  return isKept ? { ...goal, parts: structuredClone(before.parts), thinking: before.thinking } : goal;
-}
-
-/** Something of a goal's tools. */
+/** Something of a goal, in the plan or of a sub-agent. */
 function onGoal(turn, event, change) {
   advance(turn, "running");
-  const goal = turn.goals.get(event.goal_id);
-  if (goal === undefined) return;
-  change(goal, event);
-  goal.retry = null;
+  const goal = goalOf(turn, event.goal_id);
+  if (goal !== undefined) change(goal, event);
 }
 
-function endGoal(goal, at) {
-  goal.endedAt = at;
-  closeCalls(goal, at);
+/** The wait before another attempt is over. */
+function awake(change) {
+  return (goal, event) => {
+    change(goal, event);
+    goal.retry = null;
+  };
+}
+
+function think(goal, event) {
+  if (goal.thinking && goal.thoughtUpTo < goal.parts.length) goal.thinking += "\n\n";
+  goal.thinking += event.text;
+  goal.thoughtUpTo = goal.parts.length;
+}
+
+function stopPart(turn, event) {
+  const goal = goalOf(turn, event.goal_id);
+  if (goal === undefined) return;
+  const part = event.call_id === undefined ? goal : findCall(goal, event.call_id);
+  if (part !== undefined) part.stopCause = event.cause;
 }
 
 function advance(turn, state) {
@@ -146,12 +119,5 @@ function endTurn(turn, event, state) {
     turn.reason = event.reason ?? null;
     turn.receipt = event.receipt ?? [];
   }
-  for (const goal of turn.goals.values()) {
-    goal.retry = null;
-    closeCalls(goal, turn.endedAt);
-    if (FINAL_GOAL.has(goal.status)) continue;
-    goal.status = "CANCELLED"; // nothing stays alive on the page after its turn
-    goal.cause ??= turn.cause;
-    if (goal.startedAt !== null) goal.endedAt ??= turn.endedAt;
-  }
+  for (const goal of allGoals(turn)) closeGoal(goal, turn);
 }

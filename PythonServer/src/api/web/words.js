@@ -1,5 +1,8 @@
 // The fixed words of the API in the words of the page.
 
+/** The states of a goal that stand for good. */
+export const FINAL_GOAL = new Set(["COMPLETED", "FAILED", "CANCELLED"]);
+
 const CAUSES = {
   user: "stopped by you",
   operator: "stopped by an operator",
@@ -30,7 +33,7 @@ const KINDS = {
   question: ["question", "questions"],
   wait: ["wait", "waits"],
   goal: ["goal", "goals"],
-  sub_run: ["sub-run", "sub-runs"],
+  sub_run: ["delegation", "delegations"],
 };
 
 const OUTCOMES = {
@@ -106,12 +109,13 @@ export function usageWords(usage) {
   return `${calls} · ${about}${[`${first[0]} tokens ${first[1]}`, ...others.map((each) => each.join(" "))].join(", ")}`;
 }
 
-/** What a goal's state is called, and which icon it has; `isStopping` is of its turn. */
+/** What a goal's state is called, and which icon it has. */
 export function goalState(goal, isStopping) {
   switch (goal.status) {
     case "COMPLETED": return { icon: "done", word: goal.isKept ? "kept" : "done" };
     case "FAILED": return { icon: "failed", word: "failed" };
     case "CANCELLED":
+      if (goal.stopCause !== null) return { icon: "stopped", word: causeWords(goal.stopCause) };
       if (goal.startedAt !== null) return { icon: "stopped", word: "stopped" };
       return { icon: "skipped", word: goal.cause === "dependency" ? "skipped" : "never started" };
     case "NOT_STARTED": return { icon: "waiting", word: "waiting" };
@@ -125,8 +129,11 @@ export function retryWords(retry, now) {
   const seconds = Math.ceil((retry.until - now) / 1000);
   const when = seconds > 0 ? `in ${spell(seconds)}` : "now";
   const why = /\b429\b|too many|busy|overloaded/i.test(retry.reason ?? "") ? "The model is busy" : "The model call failed";
+  if (retry.fallback !== null) return `${why}, going on with the fallback model “${retry.fallback}” ${when}`;
   return `${why}, trying again ${when} (attempt ${retry.attempt + 1} of ${retry.maxAttempts})`;
 }
+
+export const fallbackWords = (model) => `The fallback model “${model}” has taken over.`;
 
 const spell = (seconds) => (seconds < 100 ? `${seconds} s` : `${Math.round(seconds / 60)} min`);
 

@@ -3,7 +3,7 @@
 import { renderMarkdown } from "../markdown.js";
 import { failureWords } from "../tool_words.js";
 import { isOpen } from "../turn_state.js";
-import { goalState, retryWords } from "../words.js";
+import { fallbackWords, goalState, retryWords } from "../words.js";
 import { h, icon, setText, showText } from "./dom.js";
 import { ToolCard } from "./tool.js";
 
@@ -14,6 +14,7 @@ export class GoalView {
   #thinking = h("details", { class: "thinking", hidden: true }, h("summary", {}, "thinking"), this.#thoughts);
   #partList = h("div", { class: "parts" });
   #parts = [];
+  #fallback = h("p", { class: "fallback", hidden: true });
   #retry = h("p", { class: "retry", hidden: true });
   #error = h("p", { class: "goal-error", hidden: true });
   #state = h("span", { class: "goal-state" });
@@ -23,10 +24,11 @@ export class GoalView {
     this.goalId = goal.id;
     const head = isPlan ? h("h4", { class: "goal-head" }, h("span", {}, goal.title), this.#state) : null;
     this.node = h("section", { class: "goal", "data-goal-id": goal.id, "aria-label": isPlan ? goal.title : null },
-      head, this.#thinking, this.#partList, this.#retry, this.#error);
+      head, this.#thinking, this.#partList, this.#fallback, this.#retry, this.#error);
   }
 
-  update(goal, turn, isStopping) {
+  /** `isStopping`: the goal, or something around it, is being stopped. */
+  update(goal, turn, isStopping, stops) {
     const { icon: name, word } = goalState(goal, isStopping);
     if (this.#shownState !== name + word) {
       this.#shownState = name + word;
@@ -36,9 +38,11 @@ export class GoalView {
     this.node.classList.toggle("is-live", name === "working" && isOpen(turn));
     this.#thinking.hidden = goal.thinking === "";
     setText(this.#thoughts, goal.thinking);
-    goal.parts.forEach((part, index) => this.#part(index, part).update(part, isStopping));
+    goal.parts.forEach((part, index) => this.#part(index, part).update(part, turn, isStopping, stops));
+    showText(this.#fallback, goal.fallback && goal.retry === null ? fallbackWords(goal.fallback) : null);
     // Said once: not if the turn's failure says it, or the tool call that failed.
-    const isSaid = (turn.state === "failed" && turn.goals.size === 1) || goal.parts.at(-1)?.content === goal.error;
+    const isAll = turn.goals.size === 1 && turn.goals.has(goal.id);
+    const isSaid = (turn.state === "failed" && isAll) || goal.parts.at(-1)?.content === goal.error;
     showText(this.#error, isSaid ? null : failureWords(goal.error));
   }
 
@@ -74,6 +78,7 @@ export function showRetry(node, retry, now) {
   if (retry === null) return;
   if (!node.hasChildNodes()) node.append(h("span", {}), h("small", {}));
   setText(node.firstChild, `${retryWords(retry, now)}.`);
-  const cap = retry.isCapped ? "It asked for a longer wait; the wait was capped. " : "";
-  setText(node.lastChild, cap + (retry.reason ?? ""));
+  const cap = retry.isCapped ? "It asked for a longer wait; the wait was capped." : null;
+  const stop = retry.until > now ? "Stop ends the wait at once." : null;
+  setText(node.lastChild, [cap, retry.reason ? `${retry.reason}.`.replace(/\.\.$/, ".") : null, stop].filter(Boolean).join(" "));
 }

@@ -1,7 +1,9 @@
 // The plan of a turn as a tree: one row a goal, with its state, its time, and what it waits for.
 
 import { duration, goalState } from "../words.js";
+import { isLive } from "../preview.js";
 import { h, icon, setText } from "./dom.js";
+import { PartStopButton } from "./part_stop.js";
 
 export class PlanView {
   node;
@@ -9,6 +11,7 @@ export class PlanView {
   #count = h("span", { class: "muted" });
   #rows = new Map();
   #turn = null;
+  #stops = null;
 
   /** `onPick(goalId)`: the user wants to see what the goal says. */
   constructor(onPick) {
@@ -17,10 +20,12 @@ export class PlanView {
       h("h3", { class: "plan-title" }, "Plan ", this.#count), this.#list);
   }
 
-  update(turn, isStopping) {
+  /** `stopping` has the ids of the goals that are being stopped, alone or with something around them. */
+  update(turn, stopping, stops) {
     this.#turn = turn;
+    this.#stops = stops;
     this.#place(this.#list, turn.top);
-    for (const goal of turn.goals.values()) this.#rows.get(goal.id).update(goal, turn, isStopping);
+    for (const goal of turn.goals.values()) this.#rows.get(goal.id).update(goal, turn, stopping.has(goal.id), stops);
     const leaves = [...turn.goals.values()].filter((goal) => goal.goals.length === 0);
     const done = leaves.filter((goal) => goal.status === "COMPLETED").length;
     setText(this.#count, `${done} of ${leaves.length} done`);
@@ -34,7 +39,7 @@ export class PlanView {
     for (const goal of goals) {
       let row = this.#rows.get(goal.id);
       if (row === undefined) {
-        row = new GoalRow(goal, () => this.onPick(goal.id));
+        row = new GoalRow(goal, () => this.onPick(goal.id), () => this.#stops.stop("goal", goal));
         this.#rows.set(goal.id, row);
         list.append(row.node);
       }
@@ -49,13 +54,16 @@ class GoalRow {
   #title = h("button", { type: "button", class: "goal-name" });
   #needs = h("span", { class: "needs muted" });
   #time = h("span", { class: "time muted" });
+  #stop;
   #children = null;
   #shown = "";
 
-  constructor(goal, onPick) {
+  constructor(goal, onPick, onStop) {
     this.#title.addEventListener("click", onPick);
+    this.#stop = new PartStopButton(onStop, this.#title);
     const row = h("div", { class: "goal-row" }, this.#state,
-      h("span", { class: "goal-what" }, this.#title, this.#needs), this.#time);
+      h("span", { class: "goal-what" }, this.#title, this.#needs), this.#time,
+      this.#stop.node);
     this.node = h("li", { "data-goal-id": goal.id }, row);
   }
 
@@ -64,7 +72,7 @@ class GoalRow {
     return this.#children;
   }
 
-  update(goal, turn, isStopping) {
+  update(goal, turn, isStopping, stops) {
     const { icon: name, word } = goalState(goal, isStopping);
     if (this.#shown !== name + word) {
       this.#shown = name + word;
@@ -75,6 +83,8 @@ class GoalRow {
     const names = goal.dependsOn.map((id) => turn.goals.get(id)?.title ?? id);
     this.#needs.hidden = names.length === 0;
     setText(this.#needs, `after ${names.join(", ")}`);
+    const isAsked = stops.isAsked("goal", goal);
+    this.#stop.update(goal.title, isLive(goal) && (isAsked || !isStopping), isAsked);
   }
 
   tick(goal, now) {

@@ -1,8 +1,8 @@
 // The line above the message box: what is going on, and the STOP button.
 
 import { hasText, openCalls } from "../parts.js";
-import { FINAL_GOAL } from "../turn_state.js";
-import { WAYS_BACK, duration } from "../words.js";
+import { runningWords } from "../tool_words.js";
+import { FINAL_GOAL, WAYS_BACK, duration } from "../words.js";
 import { icon, setText } from "./dom.js";
 
 export class ProgressView {
@@ -64,6 +64,6 @@ function progressText({ turn, isStopping, stopper, goingBack }, now) {
 function goalWord(goal) {
   if (goal.retry) return "Retrying";
   const [call] = openCalls(goal);
-  if (call !== undefined) return `Running ${call.name}`;
+  if (call !== undefined) return runningWords(call);
   return goal.thinking && !hasText(goal) ? "Thinking" : "Answering";
 }

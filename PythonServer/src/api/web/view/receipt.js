@@ -1,5 +1,6 @@
 // What a stop found, and what became of it: one line, and the whole table on demand.
 
+import { goalOf } from "../goal_state.js";
 import { kindWords, outcomeWords, receiptSummary } from "../words.js";
 import { h } from "./dom.js";
 
@@ -24,7 +25,7 @@ function table(turn) {
 
 function row(item, turn) {
   const kind = kindWords(item.kind);
-  const goal = turn.goals.get(item.goal_id)?.title ?? item.goal_id ?? "planning";
+  const goal = goalOf(turn, item.goal_id)?.title ?? item.goal_id ?? "planning";
   const how = item.detail ? `${item.how ?? ""} (${item.detail})` : item.how ?? "";
   const cell = (name, text) => h("td", { class: name, role: "cell" }, text);
   return h("tr", { "data-outcome": item.outcome, title: item.id, role: "row" },

@@ -1,5 +1,6 @@
 // The conversation: the turns of this run and of those before it, messages that wait, and how the run ended.
 
+import { PartStops } from "../part_stops.js";
 import { causeWords } from "../words.js";
 import { WaysBackView } from "./ways_back.js";
 import { h } from "./dom.js";
@@ -59,7 +60,8 @@ export class TranscriptView {
     this.#scroller.scrollTop = this.#scroller.scrollHeight;
   }
 
-  #showTurns(turns, { chat, isStopping }, turnIds) {
+  #showTurns(turns, conversation, turnIds) {
+    const { chat, isStopping } = conversation;
     const ids = new Set(turns.map((turn) => turn.id));
     for (const id of this.#turns.keys()) if (!ids.has(id)) this.#drop(id);
     let previous = null;
@@ -67,7 +69,7 @@ export class TranscriptView {
       const known = this.#turns.get(turn.id);
       const view = known ?? this.#add(turn, previous);
       const isChanged = known === undefined || turnIds === null || turnIds.has(turn.id);
-      if (isChanged) view.update(turn, isStopping && chat.turns.has(turn.id));
+      if (isChanged) view.update(turn, isStopping && chat.turns.has(turn.id), new PartStops(conversation, turn.id));
       previous = view;
     }
   }

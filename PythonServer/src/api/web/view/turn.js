@@ -1,7 +1,7 @@
 // One turn: the user's message, the plan, what each goal says and does, and how it ended.
 
 import { isOpen } from "../turn_state.js";
-import { leftOutWords } from "../words.js";
+import { fallbackWords, leftOutWords } from "../words.js";
 import { h, setText, showText } from "./dom.js";
 import { GoalView, showRetry } from "./goal.js";
 import { handedInView } from "./handed_in.js";
@@ -16,6 +16,7 @@ export class TurnView {
   #goalList = h("div", { class: "goals" });
   #input = h("div", { class: "bubble" });
   #note = h("p", { class: "note", hidden: true });
+  #fallback = h("p", { class: "fallback", hidden: true });
   #retry = h("p", { class: "retry", hidden: true });
   #working = h("p", { class: "working", hidden: true });
   #end = h("div", { class: "turn-end" });
@@ -28,13 +29,13 @@ export class TurnView {
     this.#body = h("div", { class: "turn-body" },
       h("div", { class: "user" }, h("span", { class: "sr-only" }, "You:"), this.#input),
       h("div", { class: "answer" }, h("span", { class: "sr-only" }, "Answer:"),
-        this.#note, this.#plan.node, this.#goalList, this.#retry, this.#working, this.#end));
+        this.#note, this.#fallback, this.#plan.node, this.#goalList, this.#retry, this.#working, this.#end));
     const handedIn = turn.handedIn.length > 0 ? handedInView(turn.handedIn) : null;
     this.node = h("article", { class: "turn", "data-turn-id": turn.id }, handedIn, this.#body, this.#foot);
   }
 
-  /** `isStopping`: a stop was asked for, here or elsewhere. */
-  update(turn, isStopping) {
+  /** `isStopping`: a stop of the turn was asked for, here or elsewhere; `stops` are those of its parts. */
+  update(turn, isStopping, stops) {
     this.#turn = turn;
     this.node.dataset.state = turn.state;
     const words = [`Turn ${turn.number}`, turn.state, turn.leftOut && leftOutWords(turn.leftOut)].filter(Boolean);
@@ -43,8 +44,10 @@ export class TurnView {
     showText(this.#note, turn.note);
     const isPlan = turn.goals.size > 1;
     this.#plan.node.hidden = !isPlan;
-    if (isPlan) this.#plan.update(turn, isStopping);
-    for (const goal of turn.goals.values()) this.#updateGoal(goal, turn, isPlan, isStopping);
+    const stopping = goalsBeingStopped(turn, isStopping, stops);
+    if (isPlan) this.#plan.update(turn, stopping, stops);
+    for (const goal of turn.goals.values()) this.#updateGoal(goal, turn, isPlan, stopping.has(goal.id), stops);
+    showText(this.#fallback, turn.fallback && turn.retry === null ? fallbackWords(turn.fallback) : null);
     this.#working.hidden = !isOpen(turn) || turn.goals.size > 0 || turn.retry !== null;
     setText(this.#working, isStopping ? "Stopping…" : "Making a plan…");
     if (!isOpen(turn) && !this.#endShown) this.#showEnd(turn);
@@ -65,7 +68,7 @@ export class TurnView {
     if (node.parentNode !== this.#foot) this.#foot.prepend(node);
   }
 
-  #updateGoal(goal, turn, isPlan, isStopping) {
+  #updateGoal(goal, turn, isPlan, isStopping, stops) {
     let view = this.#goals.get(goal.id);
     if (view === undefined) {
       const isSilent = goal.parts.length === 0 && !goal.thinking && !goal.error && goal.retry === null;
@@ -74,7 +77,7 @@ export class TurnView {
       this.#goals.set(goal.id, view);
       this.#insert(view, turn);
     }
-    view.update(goal, turn, isStopping);
+    view.update(goal, turn, isStopping, stops);
   }
 
   /** In the order of the plan, whichever goal speaks first. */
@@ -102,6 +105,20 @@ export class TurnView {
     }
     setText(this.#fold.lastChild, leftOutWords(turn.leftOut));
   }
+}
+
+/** The ids of the plan's goals that a stop has reached: of the turn, of the goal, or of one around it. */
+function goalsBeingStopped(turn, isStopping, stops) {
+  const found = new Set();
+  const look = (goals, isStoppingAbove) => {
+    for (const goal of goals) {
+      const isStopped = isStoppingAbove || stops.isAsked("goal", goal);
+      if (isStopped) found.add(goal.id);
+      look(goal.goals, isStopped);
+    }
+  };
+  look(turn.top, isStopping);
+  return found;
 }
 
 const firstLine = (text) => text.trim().split("\n", 1)[0];
