@@ -1,7 +1,7 @@
 """Every phase of a turn, times every way to stop it, times interactive and batch: each cell with forced order.
 
 The rows that need no phase (stopping already, parked, over, foreign) are in ``test_stop_table_rows.py``. Fallback
-models, compaction, questions, sub-agents and further replicas are not built yet, so their cells are not here.
+models, compaction, questions and further replicas are not built yet, so their cells are not here.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from tests.support.stop_table import PHASES, Phase, Scene
 
 @pytest.fixture(scope="module")
 def shared(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """One server for the whole table, with a tool, and in no hurry to repeat a failed call."""
-    with LocalServer(tmp_path_factory.mktemp("table"), models.url, tools_allowed=("shell",)) as server:
+    """One server for the whole table, with tools, and in no hurry to repeat a failed call."""
+    with LocalServer(tmp_path_factory.mktemp("table"), models.url, tools_allowed=("shell", "delegate")) as server:
         server.main.agents["default"]._retries = RetryPolicy(base_s=60)
         yield server
 

@@ -20,7 +20,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from core.errors import NotInteractive, RunIsBusy, RunIsOver, ServerError, SessionIsBusy, TurnNotStopped
+from core.errors import (
+    NotFound,
+    NotInteractive,
+    RunIsBusy,
+    RunIsOver,
+    ServerError,
+    SessionIsBusy,
+    TurnIsOver,
+    TurnNotStopped,
+)
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
 from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MANNERS, MOVES, Move, histories, plans
@@ -194,6 +203,24 @@ class Chat(RuleBasedStateMachine):
             self.chat.end()
 
 
+class ChatOfParts(Chat):
+    """A chat in which single goals and tool calls are stopped as well."""
+
+    @rule(kind=st.sampled_from(["goal", "goal", "call"]), index=st.integers(0, 4), ambush=AT_WORK, moves=PLAY)
+    def stop_part(self, kind: str, index: int, ambush: Any, moves: Moves) -> None:
+        self.beware(ambush)
+        chat, state, is_calm = self.chat, self.chat.state, self.chat.is_calm
+        if chat.run is None:
+            self.say()
+            return
+        answer = chat.step(lambda: chat.stop_part(kind, index))
+        if is_calm and state not in OPEN:
+            assert isinstance(answer, RunIsOver if state in TERMINAL else TurnIsOver), answer
+        elif is_calm:
+            assert isinstance(answer, dict | NotFound), answer
+        self.play(moves)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _stores() -> Iterator[None]:
     """Folders for the stores, in memory where there is such a place: what is tried here is no disk."""
@@ -222,9 +249,25 @@ def test_a_goal_that_was_finished_is_not_made_again_when_the_resume_is_stopped_a
     chat.end()
 
 
-def _try(examples: int, length: int) -> None:
+@pytest.mark.parametrize("kind", ["goal", "call"])
+def test_one_goal_or_one_call_of_a_chat_is_stopped_and_the_rest_goes_on(kind: str) -> None:
+    goals = [
+        {"id": "a", "tool": {"name": "alpha", "arguments": {}}}, {"id": "b", "prompt": "on it goes"},
+        {"id": "c", "prompt": "never", "depends_on": ["a"]},
+    ]  # fmt: skip
+    chat = ChatSession(Chat.template, Chat.folders, 1)
+    chat.step(lambda: chat.start("hello", plan={"goals": goals}))
+    answer = chat.step(lambda: chat.stop_part(kind, 0))
+    assert answer["stopped"] is True
+    assert {gate.owner[1] for gate in chat.gates} <= {"a", "b"}
+    chat.step(chat.answer_everything)
+    assert chat.turn["state"] == "completed"
+    chat.end()
+
+
+def _try(examples: int, length: int, chat: type[Chat] = Chat) -> None:
     run_state_machine_as_test(
-        Chat,
+        chat,
         settings=settings(
             max_examples=examples, stateful_step_count=length, deadline=None, report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck), print_blob=True,
@@ -241,3 +284,9 @@ def test_a_random_chat_is_sound_after_every_step() -> None:
 @pytest.mark.timeout(3600)
 def test_thousands_of_random_chats_are_sound_after_every_step() -> None:
     _try(2000, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_random_chats_with_stops_of_single_goals_and_calls_are_sound_after_every_step() -> None:
+    _try(200, 25, ChatOfParts)

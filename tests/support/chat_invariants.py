@@ -39,13 +39,15 @@ class Told:
     messages: dict[str, tuple[str, str, str | None]] = field(default_factory=dict)
     #: Runs and turns of which it said ``stopped: true``, with the receipt so far.
     stops: list[tuple[str, str, list[Row]]] = field(default_factory=list)
+    #: Turn, goal and, of a call, call of which it said so.
+    parts: list[tuple[str, str, str | None]] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     #: Runs that were terminated.
     ended: list[str] = field(default_factory=list)
 
     def copy(self) -> Told:
         """As it is now."""
-        return Told(dict(self.messages), list(self.stops), list(self.runs), list(self.ended))
+        return Told(dict(self.messages), list(self.stops), list(self.parts), list(self.runs), list(self.ended))
 
 
 class Log:
@@ -150,8 +152,9 @@ def _check_turn(turn: Row, log: list[Row]) -> None:
     types = [event["type"] for event in log]
     ends = [TURN_ENDS[kind] for kind in types if kind in TURN_ENDS]
     assert ends == ([] if turn["state"] == "open" else [turn["state"]])
-    stops = [event for event in log if event["type"] == "stop_requested"]
+    stops = [event for event in log if event["type"] == "stop_requested" and event["goal_id"] is None]
     assert len(stops) <= 1
+    _check_part_stops(log)
     if stops:
         late = log[log.index(stops[0]) :]
         assert not [event for event in late if event["type"] in _NOT_AFTER_STOP], "it went on after its stop"
@@ -199,6 +202,35 @@ def _check_calls(turn: Row, log: list[Row]) -> None:
     assert set(answered) <= set(called)
     if turn["state"] != "open":
         assert set(answered) == set(called), "a tool call without a result"
+
+
+def parts_of(log: list[Row], kind: str) -> list[str]:
+    """Ids of the goals, or of the tool calls, of a turn."""
+    if kind == "goal":
+        return [goal["id"] for goal in plan_of(log)]
+    return [event["call_id"] for event in log if event["type"] == "tool_call"]
+
+
+def _check_stopped_call(log: list[Row], call_id: str) -> None:
+    of_call = [event for event in log if event["call_id"] == call_id and event["type"] == "tool_result"]
+    for data in (event["data"] for event in of_call):
+        assert data["is_error"] and data["content"].startswith("cancelled")
+
+
+def _check_part_stops(log: list[Row]) -> None:
+    """A goal or a call that was stopped alone ends by that, and says nothing more; it is recorded once."""
+    around = {goal["id"]: goal["path"] for goal in plan_of(log)}
+    asked = [event for event in log if event["type"] == "stop_requested" and event["goal_id"] is not None]
+    parts = [(event["goal_id"], event["call_id"]) for event in asked]
+    assert len(set(parts)) == len(parts)
+    for event in asked:
+        late = log[log.index(event) :]
+        if event["call_id"] is not None:
+            _check_stopped_call(late, event["call_id"])
+            continue
+        inside = [each for each in late if event["goal_id"] in around.get(each["goal_id"], ())]
+        assert not [each for each in inside if each["type"] in _NOT_AFTER_STOP], "it went on after its stop"
+        assert not [each for each in inside if each["data"].get("status") in ("IN_PROGRESS", "CHILDREN_IN_PROGRESS")]
 
 
 def _sum_usage(log: list[Row]) -> Row | None:
@@ -301,6 +333,13 @@ def _check_told(log: Log, told: Told) -> None:
     for message_id, (run_id, words, client_id) in told.messages.items():
         row = rows[message_id]
         assert (row["run_id"], row["text"], row["client_message_id"]) == (run_id, words, client_id)
+    for turn_id, goal_id, call_id in told.parts:
+        of_turn = log.of_turn(next(turn for turn in log.turns if turn["id"] == turn_id))
+        ends = [event["data"] for event in of_turn if event["goal_id"] == goal_id and event["type"] == "goal_status"]
+        if call_id is not None:
+            _check_stopped_call(of_turn, call_id)
+        elif not next(goal for goal in plan_of(of_turn) if goal["id"] == goal_id)["goals"]:
+            assert "COMPLETED" not in [each["status"] for each in ends], "it said that it had stopped the goal"
     for run_id, turn_id, so_far in told.stops:
         turn = next(turn for turn in log.turns if turn["id"] == turn_id)
         assert (turn["run_id"], turn["state"]) == (run_id, "cancelled"), "it said that it had stopped the turn"

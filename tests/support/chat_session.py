@@ -14,11 +14,12 @@ from unittest import mock
 from core.base.Main import Main
 from core.cancellation import Cause, CauseWord
 from core.engine.embedded import StopAnswer
+from core.errors import NotFound
 from core.provider.provider import ModelRequest, ToolCall
 from core.session.records import NewRun, StopOrder
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
-from tests.support.chat_invariants import Log, Told, check, check_users
+from tests.support.chat_invariants import Log, Told, check, check_users, parts_of
 from tests.support.chat_machine import Ambush, ChatServer, new_folder, quick_times, refused
 from tests.support.core_kit import ALICE
 from tests.support.scripted_provider import Answer, Command, Gate
@@ -191,6 +192,24 @@ class ChatSession:
             self._told.stops.append((answer.run_id, str(answer.turn_id), answer.receipt))
         if isinstance(answer, StopAnswer) and how == "terminate":
             self._told.ended.append(run_id)
+        return answer
+
+    def stop_part(self, kind: str, index: int) -> Any:
+        """Stop one ``goal`` or ``call`` of the newest turn, whether it runs or not; or one that is not there.
+
+        Waits for its end: what does not listen is left behind by the clock, which is nothing that the stage sees.
+        """
+        run_id = self.run_id
+        parts = parts_of(self.log.of_turn(self.turn), kind) if self.log is not None else []
+        part_id = parts[index % len(parts)] if parts else "nothing"
+        cause = Cause(CauseWord.USER, "not this one")
+        stop = self.main.cancel_goal if kind == "goal" else self.main.cancel_call
+        try:
+            answer = refused(lambda: stop(ALICE, run_id, part_id, cause, None, 10_000))
+        except NotFound as error:  # not there yet, or beside the plan, where the title is made
+            return error
+        if isinstance(answer, dict) and answer["stopped"]:
+            self._told.parts.append((answer["turn_id"], answer["goal_id"], answer["call_id"]))
         return answer
 
     def go_back(self, how: str) -> Any:

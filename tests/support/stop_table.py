@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.api_client import Api, Run
+from tests.support.delegating import ENDLESS, delegate_line, sub_goal
 from tests.support.five_checks import processes_of
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan
@@ -104,6 +105,14 @@ def _tools_running(scene: Scene, **fields: Any) -> Iterator[Run]:
 
 
 @contextmanager
+def _sub_agent_running(scene: Scene, **fields: Any) -> Iterator[Run]:
+    inside = sub_goal("inside", scene.line("trickle", **ENDLESS))
+    run = scene.api.start(delegate_line(scene.key, inside), **fields)
+    assert run.wait_event("text")["goal_id"] != "answer"
+    yield run
+
+
+@contextmanager
 def _between_two_steps(scene: Scene, **fields: Any) -> Iterator[Run]:
     with gate("tool_loop.between_steps") as between:
         run = scene.api.start(scene.line("toolcall", arguments={"command": "echo done"}), **fields)
@@ -131,6 +140,7 @@ PHASES = (
     Phase("429 wait", _busy_wait, "running", "wait", 1),
     Phase("backoff", _backoff, "running", "wait", 1),
     Phase("tools running", _tools_running, "running", "tool", 1),
+    Phase("sub-agent running", _sub_agent_running, "running", "sub_run", 2),
     Phase("between two steps", _between_two_steps, "running", "goal", 1),
     Phase("between two goals", _between_two_goals, "running", "goal", 1),
 )

@@ -46,7 +46,7 @@ def _outcomes(items: list[dict[str, Any]]) -> dict[str, str]:
 def test_a_receipt_lists_the_calls_then_the_goals_that_ran_then_those_that_never_began(book: CallBook) -> None:
     plan, goals = _plan()
     call = _call(book)
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     call.settle(Outcome.ABORTED, "socket shut")
     for name in "ab":
         goals[name].set_goal_status(GoalStatus.CANCELLED, USER)
@@ -60,7 +60,7 @@ def test_a_receipt_lists_the_calls_then_the_goals_that_ran_then_those_that_never
 def test_so_far_a_receipt_has_only_what_is_known(book: CallBook) -> None:
     plan, _ = _plan()
     known, unknown = _call(book), _call(book)
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     known.settle(Outcome.CANCELLED, "gateway answered cancelled")
     assert _outcomes(stock.so_far()) == {known.id: "cancelled", "c": "not_started"}
     assert unknown.outcome is None
@@ -68,7 +68,7 @@ def test_so_far_a_receipt_has_only_what_is_known(book: CallBook) -> None:
 
 def test_a_stock_holds_what_there_was_when_it_was_taken_whatever_leaves_or_comes_afterwards(book: CallBook) -> None:
     gone = _call(book)
-    stock = Stock(book, None)
+    stock = Stock(book.snapshot(), ())
     gone.settle(Outcome.ALREADY_DONE, "it had finished")
     book.remove(gone)
     late = _call(book)
@@ -79,14 +79,14 @@ def test_a_stock_holds_what_there_was_when_it_was_taken_whatever_leaves_or_comes
 def test_no_item_of_a_final_receipt_is_open(book: CallBook) -> None:
     plan, _ = _plan()
     call = _call(book)
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     assert all(item["outcome"] is not None for item in stock.final())
     assert call.outcome is Outcome.ABORTED
 
 
 def test_goals_say_what_became_of_them(book: CallBook) -> None:
     plan, goals = _plan()
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     goals["a"].set_goal_status(GoalStatus.COMPLETED, result="done")
     goals["b"].set_goal_status(GoalStatus.FAILED, error="the model is down")
     items = {item["id"]: item for item in stock.final()}
@@ -97,7 +97,7 @@ def test_goals_say_what_became_of_them(book: CallBook) -> None:
 
 def test_a_clean_up_that_failed_is_kept_as_a_detail_of_the_stop(book: CallBook) -> None:
     plan, goals = _plan()
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     goals["a"].set_goal_status(GoalStatus.CANCELLED, USER, error="the clean-up failed")
     item = next(item for item in stock.final() if item["id"] == "a")
     assert (item["outcome"], item["detail"]) == ("cancelled", "the clean-up failed")
@@ -106,7 +106,7 @@ def test_a_clean_up_that_failed_is_kept_as_a_detail_of_the_stop(book: CallBook) 
 def test_a_goal_that_was_abandoned_and_its_open_calls_say_so(book: CallBook) -> None:
     plan, goals = _plan()
     deaf, ended, other = _call(book), _call(book), _call(book, "b")
-    stock = Stock(book, plan)
+    stock = Stock(book.snapshot(), plan.walk_all())
     book.remove(ended)
     stock.abandon(goals["a"])
     goals["a"].set_goal_status(GoalStatus.CANCELLED, USER)
@@ -119,7 +119,7 @@ def test_a_goal_that_was_abandoned_and_its_open_calls_say_so(book: CallBook) -> 
 
 def test_without_a_plan_there_are_calls_only(book: CallBook) -> None:
     wait = _call(book, None, CallKind.WAIT)
-    stock = Stock(book, None)
+    stock = Stock(book.snapshot(), ())
     wait.settle(Outcome.CANCELLED, "woken")
     assert [(item["kind"], item["how"]) for item in stock.final()] == [("wait", "woken")]
     assert stock.taken_at <= time.monotonic()
@@ -141,5 +141,5 @@ def test_a_call_or_goal_that_met_the_stop_before_the_stock_was_taken_is_on_the_r
     book.remove(met)
     goals["a"].set_goal_status(GoalStatus.CANCELLED, plan.scope.cause)
     plan.cancel_unstarted(USER)
-    assert _outcomes(Stock(book, plan).final()) == {met.id: "aborted", "a": "cancelled", "c": "not_started"}
+    assert _outcomes(Stock(book.snapshot(), plan.walk_all()).final()) == {met.id: "aborted", "a": "cancelled", "c": "not_started"}
     assert len(book) == 0

@@ -208,14 +208,19 @@ class Scope:
 
     # -- ending: the first end wins ----------------------------------------------------
 
-    def cancel(self, cause: Cause) -> Verdict:
-        """Stop this scope and everything below it, then run their aborts on this thread."""
+    def cancel(self, cause: Cause, first: Callable[[], None] | None = None) -> Verdict:
+        """Stop this scope and everything below it, then run their aborts on this thread.
+
+        ``first`` runs before them, if this call is the one that stops the scope: nothing has been woken yet.
+        """
         with self._lock:
             if self._finished:
                 return Verdict.OVER
             if self._cause is not None:
                 return Verdict.JOINED
             aborts = self._stop_subtree(cause)
+        if first is not None:
+            Registration(self, first).run()
         for registration in aborts:
             registration.run()
         return Verdict.FIRST

@@ -322,7 +322,7 @@ class Engine:
         if turn is None or turn.scope.is_finished or (if_turn is not None and if_turn != turn.start.turn_id):
             raise TurnIsOver()
         part = stop(turn)
-        answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal_id, "call_id": part.call_id}
+        answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal.id, "call_id": part.call_id}
         if part.recorded is not None:
             try:
                 part.recorded.result(STORE_TIMEOUT_S)

@@ -138,6 +138,14 @@ class Goal:
         if self.agent is not None:
             self.agent.cancel_llm_request(self, timeout_s)
 
+    @property
+    def scope_around(self) -> Scope:
+        """The nearest scope around this goal that is open: that of its parent, mostly."""
+        above = self.parent
+        while above is not None and above.scope is None:
+            above = above.parent
+        return above.scope if above is not None and above.scope is not None else self.plan.scope
+
     # -- moves; the caller holds plan.lock ------------------------------------------------
 
     def open_scope(self) -> Scope:
@@ -209,7 +217,7 @@ def settle(
                     ready.append(dependent)
         else:
             # What waits for this goal, and what is inside it, will never start.
-            _cancel_unstarted(done.dependents, done.plan.scope.cause or _BY_DEPENDENCY, settled)
+            _cancel_unstarted(done.dependents, None, settled)
             _cancel_unstarted(done.children, done.cause, settled)
         parent = done.parent
         if parent is not None:
@@ -220,6 +228,18 @@ def settle(
 
 
 def _cancel_unstarted(goals: list[Goal], cause: Cause | None, settled: list[Goal]) -> None:
+    """``cause`` None: for want of what they depend on, unless what is around them was stopped anyway."""
     for goal in goals:
-        if goal.status is GoalStatus.NOT_STARTED and goal.move(GoalStatus.CANCELLED, cause, None, None):
+        if goal.status is GoalStatus.NOT_STARTED:
+            goal.move(GoalStatus.CANCELLED, cause or goal.scope_around.cause or _BY_DEPENDENCY, None, None)
             settled.append(goal)
+
+
+def cancel_unstarted_below(goal: Goal, cause: Cause) -> None:
+    """What is NOT_STARTED at or below ``goal`` never starts. With ``plan.lock`` held."""
+    waiting = [goal]
+    while waiting:
+        each = waiting.pop()
+        if each.status is GoalStatus.NOT_STARTED:
+            settle(each, GoalStatus.CANCELLED, cause)
+        waiting.extend(reversed(each.children))

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from typing import Any, Final
 
-from core.cancellation import Cancelled, Cause, Scope
+from core.cancellation import Cancelled, Cause, Scope, Verdict
 from core.clock import iso
-from core.plan.goal import Goal, settle
+from core.plan.goal import Goal, cancel_unstarted_below, settle
 from core.plan.goal_status import GoalStatus
-from core.plan.scheduler import Scheduler, Workers
+from core.plan.scheduler import Scheduler, Workers, abandon_later
 
 #: Threads of one stop, at most: asking is short, bounded, and mostly waiting.
 MAX_ASKERS: Final = 64
@@ -104,24 +104,46 @@ class Plan:
             for plan in goal.delegated:
                 yield from plan.walk_all()
 
-    def stop_goal(self, goal: Goal, cause: Cause) -> bool:
-        """Stop one goal, with all that is inside it or delegated by it; False if it was final or being stopped.
+    def stop_goal(self, goal: Goal, cause: Cause, first: Callable[[], None] = lambda: None) -> Verdict:
+        """Stop one goal, with all that is inside it or delegated by it. Dependents follow; siblings go on.
 
-        Its dependents follow; its siblings go on. What runs ends by its scope, in bounded time.
+        What runs ends by its scope, in bounded time. ``first`` and the answer are as in :meth:`Scope.cancel`.
         """
+        wider: Cause | None = None
         with self.lock:
+            if goal.is_final:
+                return Verdict.OVER
             scope = goal.scope
-            if goal.is_final or (scope is not None and scope.is_stopped):
-                return False
-        if scope is not None:  # first: from now on nothing inside may start
-            scope.cancel(cause)
+            if scope is None:  # under the lock, or it could start in between
+                wider = goal.scope_around.cause
+                if wider is None:
+                    first()
+                cancel_unstarted_below(goal, wider or cause)
+        verdict = Verdict.FIRST if wider is None else Verdict.JOINED
+        if scope is not None:
+            verdict = scope.cancel(cause, first)
+            if verdict is Verdict.FIRST:  # nothing inside may start any more
+                with self.lock:
+                    cancel_unstarted_below(goal, cause)
+                abandon_later(goal, cause)
+        self.start_ready([])
+        return verdict
+
+    def abandon(self, top: Goal, cause: Cause) -> None:
+        """What still runs at or below ``top`` is over without its threads, whose late words are dropped."""
         with self.lock:
-            ready: list[Goal] = []
-            for each in _at_or_below(goal):
-                if each.status is GoalStatus.NOT_STARTED:
-                    ready += settle(each, GoalStatus.CANCELLED, cause)[1]
-        self.start_ready(ready)
-        return True
+            # What was delegated as well: its own scheduler does the same at about this time, but the turn may be over
+            # first. Reversed, so that goals end before those that wait for them.
+            left = top.get_active_goals()[::-1]
+            for goal in left:
+                for plan in goal.delegated:
+                    cancel_unstarted_below(plan.plan_goal, cause)
+                if goal.worker is not None:
+                    self.workers.abandon(goal.worker)
+                settle(goal, GoalStatus.CANCELLED, cause)
+        for goal in left:
+            self.note_abandoned(goal)
+        self.start_ready([])
 
     @cached_property
     def has_several_leaves(self) -> bool:
@@ -142,9 +164,7 @@ class Plan:
     def cancel_unstarted(self, cause: Cause) -> None:
         """Nothing that is NOT_STARTED will start."""
         with self.lock:
-            for goal in [self.plan_goal, *self.walk()]:
-                if goal.status is GoalStatus.NOT_STARTED:
-                    settle(goal, GoalStatus.CANCELLED, cause)
+            cancel_unstarted_below(self.plan_goal, cause)
 
     def note(self, goal: Goal) -> None:
         """A status changed; called with ``lock`` held."""
@@ -192,14 +212,6 @@ def describe(goal: Goal) -> dict[str, Any]:
 
 def _is_within(goal: Goal, scope: Scope | None) -> bool:
     return scope is None or (goal.scope is not None and goal.scope.is_within(scope))
-
-
-def _at_or_below(goal: Goal) -> Iterator[Goal]:
-    waiting = [goal]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting.extend(reversed(each.children))
 
 
 def _take_pool() -> ThreadPoolExecutor:

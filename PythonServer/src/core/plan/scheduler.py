@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from core.cancellation import Cancelled, Cause
+from core.clock import alarm_clock
 from core.errors import ServerError
 from core.gates import pause_at
 from core.plan.goal import Goal, settle
@@ -187,16 +189,14 @@ class Scheduler:
                     self._done.set_result(self._top.status)
 
     def _abandon(self, cause: Cause) -> GoalStatus:
-        with self._plan.lock:
-            left = [goal for goal in self._top.get_active_goals() if goal.plan is self._plan]
-            for goal in left:
-                if goal.worker is not None:
-                    self._plan.workers.abandon(goal.worker)
-                settle(goal, GoalStatus.CANCELLED, cause)
-        for goal in left:
-            self._plan.note_abandoned(goal)
+        self._plan.abandon(self._top, cause)
         self.announce_end()
         return self._done.result(0)
+
+
+def abandon_later(goal: Goal, cause: Cause) -> None:
+    """A goal that was stopped by itself has as long as a plan."""
+    alarm_clock.after(ABANDON_AFTER_S, partial(goal.plan.abandon, goal, cause))
 
 
 class _LeafJob:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from core.call import Call
-from core.cancellation import Cause, Scope
+from core.cancellation import Cause, Scope, Verdict
 from core.errors import NotFound
 from core.gates import pause_at
 from core.plan.goal import Goal
+from core.plan.goal_status import GoalStatus
 from core.session.receipt import Stock
 from core.session.turns import note_part_stop
 from core.tool.tool import ToolRun
@@ -23,31 +24,70 @@ if TYPE_CHECKING:
 class PartStop:
     """A goal or a tool call that was told to stop, or had ended."""
 
-    def __init__(self, goal_id: str | None, call_id: str | None, stock: Stock | None, ended: threading.Event) -> None:
-        """``stock`` None: there was nothing to stop."""
-        self.goal_id = goal_id
+    def __init__(self, goal: Goal, call_id: str | None, run: ToolRun | None, ended: threading.Event) -> None:
+        """``goal``: the one that is to stop, or that made the call. ``run``: the call, if it has not ended."""
+        self.goal = goal
         self.call_id = call_id
-        self._stock = stock
-        self._ended = ended
+        self.run = run
+        #: What the stop found; None if there was nothing to stop.
+        self.stock: Stock | None = None
         #: Done when the stop is durable; ``TurnIsOver`` if the turn's end was recorded first.
         self.recorded: Future[None] | None = None
-        #: Whether it is stopped, by this stop or by an earlier one.
-        self.is_stopped = stock is not None
+        self._ended = ended
+        self._reached = threading.Event()
+        self._receipt_so_far: list[dict[str, Any]] = []
+
+    @property
+    def scope(self) -> Scope | None:
+        """What is closed by the stop; None for a goal that has not begun."""
+        if self.call_id is None:
+            return self.goal.scope
+        return self.run.scope if self.run is not None else None
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why it ends, if something wider was stopped first."""
+        return (self.scope or self.goal.scope_around).cause
+
+    def inside(self) -> Iterator[Goal]:
+        """The goals that end with it."""
+        if self.call_id is None:
+            yield from _all_below(self.goal)
+        for plan in self.goal.delegated:
+            if plan.call_id == self.call_id:
+                yield from plan.walk_all()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, by this stop or by an earlier one; False if it came to its end by itself."""
+        if self.stock is None:
+            return False
+        # A goal around others may be stopped when the last of them has just finished.
+        return self.call_id is not None or self.goal.status is not GoalStatus.COMPLETED
 
     @property
     def has_ended(self) -> bool:
         """Whether nothing of it runs any more."""
         return self._ended.is_set()
 
+    def set_reached(self) -> None:
+        """Everything that was found has been told."""
+        self._receipt_so_far = self.stock.so_far() if self.stock is not None else []
+        self._reached.set()
+
+    def wait_reached(self, seconds: float) -> None:
+        """For whoever joins: until then, so that all see the same."""
+        self._reached.wait(seconds)
+
     def wait(self, seconds: float) -> None:
         """Until it has ended, or that long."""
         self._ended.wait(seconds)
 
     def receipt(self) -> list[dict[str, Any]]:
-        """What was found, and what became of it as far as that is known."""
-        if self._stock is None:
+        """What was found; what became of it as far as that was known when all was reached and, at its end, in full."""
+        if self.stock is None:
             return []
-        return self._stock.final() if self.has_ended else self._stock.so_far()
+        return self.stock.final() if self.has_ended else self._receipt_so_far
 
 
 class Parts:
@@ -56,7 +96,7 @@ class Parts:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._lock = threading.Lock()
-        self._stopped: dict[str, PartStop] = {}
+        self._parts: dict[str, PartStop] = {}
         self._goal_ends: dict[str, threading.Event] = {}
 
     def stop_goal(self, goal_id: str, cause: Cause) -> PartStop:
@@ -64,81 +104,99 @@ class Parts:
 
         Whoever repeats it joins, and sees the same receipt.
         """
-        plan = self._turn.shown_plan
-        goal = next((each for each in plan.walk_all() if each.id == goal_id), None) if plan is not None else None
+        goal = next((each for each in self._goals() if each.id == goal_id), None)
         if goal is None:
             raise NotFound("the current turn has no such goal")
         with self._lock:
-            if goal_id in self._stopped:
-                return self._stopped[goal_id]
-            ended = self._goal_ends.setdefault(goal_id, threading.Event())
-            with goal.plan.lock:
-                if goal.is_final:
-                    ended.set()
-                    return PartStop(goal_id, None, None, ended)
-                stock = Stock(self._calls_of(goal.scope), list(_all_below(goal)))
-            part = self._note(goal_id, PartStop(goal_id, None, stock, ended), cause)
-        pause_at("parts.before_goal_is_stopped")
-        goal.plan.stop_goal(goal, cause)
-        self._ask(goal.scope)
-        return part
+            joined = self._parts.get(goal_id)
+            part = joined or self._parts.setdefault(goal_id, PartStop(goal, None, None, self._end_of(goal)))
+        if joined is None:
+            pause_at("parts.before_goal_is_stopped")
+            self._stop(part, cause, lambda first: goal.plan.stop_goal(goal, cause, first))
+        return self._reached(part)
 
     def stop_call(self, call_id: str, cause: Cause) -> PartStop:
         """Stop a tool call: the model is told, and goes on. ``NotFound`` if there is none."""
+        owner = next((each for each in self._goals() if each.rounds.has_call(call_id)), None)
+        if owner is None:
+            raise NotFound("the current turn has no such tool call")
         with self._lock:
-            if call_id in self._stopped:
-                return self._stopped[call_id]
-            run = next((each for each in self._tool_runs() if each.id == call_id), None)
-            if run is None:
-                return self._ended_call(call_id)
-            inside = [each for each in self._delegated_goals(call_id) if not each.is_final]
-            stock = Stock([run, *(each for each in self._calls_of(run.scope) if each is not run)], inside)
-            part = self._note(call_id, PartStop(run.goal_id, call_id, stock, run.ended), cause)
-        pause_at("parts.before_call_is_stopped")
-        run.scope.cancel(cause)
-        self._ask(run.scope)
+            joined = self._parts.get(call_id)
+            part = joined or self._parts.setdefault(call_id, self._call_part(owner, call_id))
+        if joined is None:
+            pause_at("parts.before_call_is_stopped")
+            run = part.run
+            self._stop(part, cause, lambda first: run.scope.cancel(cause, first) if run is not None else Verdict.OVER)
+        return self._reached(part)
+
+    def _stop(self, part: PartStop, cause: Cause, stop: Callable[[Callable[[], None]], Verdict]) -> None:
+        def first() -> None:  # before anything is woken that could leave the books, or record its end
+            part.stock = Stock(self._calls_in(part.scope), part.inside(), cause)
+            part.recorded = self._record(part, cause)
+
+        try:
+            if stop(first) is Verdict.JOINED:
+                part.stock = Stock(self._calls_in(part.scope), part.inside(), part.cause)
+                part.recorded = self._record_of_wider()
+            self._ask(part.scope)
+        finally:
+            part.set_reached()
+
+    def _reached(self, part: PartStop) -> PartStop:
+        part.wait_reached(self._turn.cancel_timeout_s * 2)
         return part
 
-    def _note(self, part_id: str, part: PartStop, cause: Cause) -> PartStop:
-        """Have it written down before anything is woken that could record its end."""
+    def _record(self, part: PartStop, cause: Cause) -> Future[None]:
         run_id, turn_id = self._turn.start.run_id, self._turn.start.turn_id
-        part.recorded = self._turn.record(
-            lambda tx: note_part_stop(tx, run_id, turn_id, cause, part.goal_id, part.call_id)
-        )
-        self._stopped[part_id] = part
-        return part
+        goal_id, call_id = part.goal.id, part.call_id
+        return self._turn.record(lambda tx: note_part_stop(tx, run_id, turn_id, cause, goal_id, call_id))
+
+    def _record_of_wider(self) -> Future[None]:
+        """Something around it was stopped first, which is in the writer's queue: done when that is durable."""
+        if self._turn.scope.is_stopped:
+            self._turn.wait_reached()
+        return self._turn.record(lambda tx: None)
 
     def note_end(self, goal_id: str) -> None:
-        """A goal is final."""
+        """A goal is final; its plan's lock is held."""
         ended = self._goal_ends.get(goal_id)
         if ended is not None:
             ended.set()
 
-    def _ended_call(self, call_id: str) -> PartStop:
-        plan = self._turn.shown_plan
-        for goal in plan.walk_all() if plan is not None else ():
-            if goal.rounds.has_call(call_id):
-                ended = threading.Event()
+    def note_abandoned(self, goal: Goal) -> None:
+        """A goal was ended without its thread."""
+        for part in list(self._parts.values()):
+            if part.stock is not None:
+                part.stock.abandon(goal)
+
+    def _end_of(self, goal: Goal) -> threading.Event:
+        ended = self._goal_ends.setdefault(goal.id, threading.Event())
+        with goal.plan.lock:
+            if goal.is_final:
                 ended.set()
-                return PartStop(goal.id, call_id, None, ended)
-        raise NotFound("the current turn has no such tool call")
+        return ended
+
+    def _call_part(self, owner: Goal, call_id: str) -> PartStop:
+        for call in self._turn.calls.snapshot():
+            if call.id == call_id and isinstance(call, ToolRun) and not call.ended.is_set():
+                return PartStop(owner, call_id, call, call.ended)
+        ended = threading.Event()
+        ended.set()
+        return PartStop(owner, call_id, None, ended)
 
     def _ask(self, scope: Scope | None) -> None:
         """What a gateway can be asked for is asked for, as at the stop of a turn."""
-        if scope is not None and self._turn.plan is not None:
+        if scope is not None and scope.is_stopped and self._turn.plan is not None:
             self._turn.plan.cancel_llm_requests(self._turn.cancel_timeout_s, within=scope)
 
-    def _tool_runs(self) -> list[ToolRun]:
-        return [call for call in self._turn.calls.snapshot() if isinstance(call, ToolRun) and not call.ended.is_set()]
+    def _goals(self) -> Iterator[Goal]:
+        plan = self._turn.shown_plan
+        return plan.walk_all() if plan is not None else iter(())
 
-    def _calls_of(self, scope: Scope | None) -> list[Call]:
+    def _calls_in(self, scope: Scope | None) -> list[Call]:
         if scope is None:
             return []
         return [call for call in self._turn.calls.snapshot() if call.scope.is_within(scope)]
-
-    def _delegated_goals(self, call_id: str) -> list[Goal]:
-        plan = self._turn.shown_plan
-        return [goal for goal in plan.walk_all() if goal.plan.call_id == call_id] if plan is not None else []
 
 
 def _all_below(goal: Goal) -> Iterator[Goal]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from core.call import Call, CallKind, Outcome
+from core.cancellation import Cause
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 
@@ -18,7 +19,8 @@ _GOAL_OUTCOME = {
 class Stock:
     """What runs, and what waits to run, at the moment of a stop. Taken once, before anything is woken."""
 
-    def __init__(self, calls: list[Call], goals: Iterable[Goal]) -> None:
+    def __init__(self, calls: list[Call], goals: Iterable[Goal], cause: Cause | None = None) -> None:
+        """``cause``: of the stop, if it is not that of the whole plan."""
         #: ``time.monotonic()`` of the stop.
         self.taken_at = time.monotonic()
         #: The same in seconds since the epoch, which is how goals note their end.
@@ -29,7 +31,7 @@ class Stock:
         #: Ids of goals whose thread was abandoned.
         self.abandoned: set[str] = set()
         for goal in goals:
-            if goal.children or (goal.is_final and not _met_the_stop(goal)):
+            if goal.children or (goal.is_final and not _met_the_stop(goal, cause or goal.plan.scope.cause)):
                 continue
             (self._unstarted if goal.started_at is None else self._running).append(goal)
 
@@ -63,9 +65,9 @@ class Stock:
         return item | ({"detail": goal.error} if goal.error else {})
 
 
-def _met_the_stop(goal: Goal) -> bool:
-    """Whether the stop of its plan ended it, before the stock could be taken."""
-    return goal.status is GoalStatus.CANCELLED and goal.cause is not None and goal.cause is goal.plan.scope.cause
+def _met_the_stop(goal: Goal, cause: Cause | None) -> bool:
+    """Whether the stop ended it, before the stock could be taken."""
+    return goal.status is GoalStatus.CANCELLED and goal.cause is not None and goal.cause is cause
 
 
 def _goal_item(goal: Goal, outcome: Outcome, how: str, took_ms: int) -> dict[str, Any]:

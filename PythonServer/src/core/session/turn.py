@@ -166,7 +166,6 @@ class Turn:
     def make_plan(self, work: Callable[[Goal], str | None]) -> Plan:
         """An empty plan, from now on the one of this turn."""
         self.plan = Plan(self.scope, self.workers, work, self.note_goal, self.note_abandoned)
-        self._is_plan_shown = True
         return self.plan
 
     def run_aside(self, name: str, agent: Any, work: Callable[[Goal], None]) -> Goal:
@@ -202,13 +201,16 @@ class Turn:
             for name in dict.fromkeys(each.depends_on):
                 goal.depend_on(goals[name])
         plan.remark = remark
+        self._is_plan_shown = True  # not before: a goal that is stopped must have all that hangs on it
         self.publish_plan()
 
     def publish_plan(self) -> None:
         """Tell the readers how the plan stands."""
         run_id, turn_id = self.start.run_id, self.start.turn_id
-        event = Event(run_id, EventType.PLAN_UPDATED, self.plan_data(), turn_id)
-        self._writer.transact(lambda tx: emit_in_turn(tx, event, mark="plan_seq"))
+        assert self.plan is not None
+        with self.plan.lock:  # the newest one is the last in the log
+            event = Event(run_id, EventType.PLAN_UPDATED, self._plan_data(), turn_id)
+            self._writer.transact(lambda tx: emit_in_turn(tx, event, mark="plan_seq"))
 
     @property
     def shown_plan(self) -> Plan | None:
@@ -219,7 +221,11 @@ class Turn:
         """The whole plan as an event shows it."""
         assert self.plan is not None
         with self.plan.lock:
-            return {"goals": self.plan.tree(), "note": self.plan.remark}
+            return self._plan_data()
+
+    def _plan_data(self) -> dict[str, Any]:
+        assert self.plan is not None
+        return {"goals": self.plan.tree(), "note": self.plan.remark}
 
     def note_goal(self, goal: Goal) -> None:
         """The status of a goal has changed."""
@@ -238,6 +244,7 @@ class Turn:
         """A goal was ended without its thread."""
         if self._stock is not None:
             self._stock.abandon(goal)
+        self.parts.note_abandoned(goal)
         for call in self.calls.snapshot():
             if isinstance(call, ToolRun) and call.goal_id == goal.id:
                 call.leave_behind()  # lets the goal's thread go, which waits for it
@@ -264,9 +271,13 @@ class Turn:
                 set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
                 self._wait_record_first()
                 self._set_receipt()
-        elif self.scope.is_stopped and not self._reached.wait(self.cancel_timeout_s * 2):
+        elif self.scope.is_stopped and not self.wait_reached():
             self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
         return verdict
+
+    def wait_reached(self) -> bool:
+        """Until a stop of the turn has told everything that it found, and is in the writer's queue. Bounded."""
+        return self._reached.wait(self.cancel_timeout_s * 2)
 
     def _set_receipt(self) -> None:
         stock = self._stock
@@ -367,6 +378,8 @@ class Turn:
         errors = [goal.error for goal in leaves if goal.error]
         if not errors and any(goal.cause and goal.cause.word is CauseWord.OPERATOR for goal in leaves):
             return "the gateway cancelled the model request"
+        if not errors and any(goal.cause and goal.cause.word is CauseWord.USER for goal in leaves):
+            return "every goal was stopped"
         return errors[0] if errors else "no goal was completed"
 
 
