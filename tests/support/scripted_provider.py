@@ -83,8 +83,8 @@ class Gate:
 
     @property
     def is_left_behind(self) -> bool:
-        """Deaf, and its turn went on without it."""
-        return self.turn_scope.is_stopped
+        """Deaf, and its turn, or its goal, went on without it."""
+        return self.turn_scope.is_stopped or self.call.scope.is_stopped
 
     def go(self, command: Command) -> None:
         """Let the call do this, and wait again or end."""

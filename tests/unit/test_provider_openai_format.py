@@ -13,8 +13,8 @@ from core.errors import ProviderNonsense, ProviderSilent
 from core.provider.make_provider import make_provider
 from core.provider.openai_format import ChatReader, request_body
 from core.provider.provider import Delta, Finish, ModelRequest, Reasoning, Text, ToolCall, Usage
-from core.surrogates import TextJoiner, whole_text
 from core.provider.wire_names import tool_names
+from core.surrogates import TextJoiner, whole_text
 from de2generator.strict import find_fault, find_name_fault
 from tests.support.anthropic_kit import assistant, result, tool, user
 from tests.support.provider_kit import reply

@@ -141,5 +141,6 @@ def test_a_call_or_goal_that_met_the_stop_before_the_stock_was_taken_is_on_the_r
     book.remove(met)
     goals["a"].set_goal_status(GoalStatus.CANCELLED, plan.scope.cause)
     plan.cancel_unstarted(USER)
-    assert _outcomes(Stock(book.snapshot(), plan.walk_all()).final()) == {met.id: "aborted", "a": "cancelled", "c": "not_started"}
+    found = _outcomes(Stock(book.snapshot(), plan.walk_all()).final())
+    assert found == {met.id: "aborted", "a": "cancelled", "c": "not_started"}
     assert len(book) == 0

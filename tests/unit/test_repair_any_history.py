@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.surrogates import whole_text
 from core.session.repair import NO_RESULT, repair
+from core.surrogates import whole_text
 from tests.support.repair_kit import Message, called, fault, repaired, result_of, said, user
 
 #: Generous: measured at 0.02 to 0.1 s.
