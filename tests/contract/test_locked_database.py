@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event
 
-from core.engine.embedded import STORE_TIMEOUT_S
+from core.engine.stopping import STORE_TIMEOUT_S
 from core.store.database import WRITES
 from tests.support.api_client import PATIENCE_S, Run, in_threads
 from tests.support.five_checks import five_checks

@@ -13,7 +13,7 @@ from core.base import InputOutput
 from core.base.InputOutput import close_flag, is_stopped, open_flag, plan_is_stopped, set_stopped
 from core.base.Main import get_global_plan, post_stopplan_data
 from core.cancellation import Level, Scope
-from core.engine.embedded import StopAnswer
+from core.engine.stopping import StopAnswer
 from core.errors import StoreError
 from tests.support.api_client import PATIENCE_S
 from tests.support.five_checks import five_checks

@@ -13,7 +13,7 @@ from unittest import mock
 
 from core.base.Main import Main
 from core.cancellation import Cause, CauseWord
-from core.engine.embedded import StopAnswer
+from core.engine.stopping import StopAnswer
 from core.errors import NotFound
 from core.provider.provider import ModelRequest, ToolCall
 from core.session.records import NewRun, StopOrder

@@ -10,7 +10,7 @@ from api.answers import STOP_PLAN_PROBLEMS, STOP_SESSION_PROBLEMS, StopPlanAnswe
 from api.auth.jwt_middleware import current_caller
 from api.schemas import BEARER, EmptyBody, SessionPath
 from core.base.Main import Main, post_stopplan_data
-from core.engine.embedded import StopAnswer
+from core.engine.stopping import StopAnswer
 
 session_routes = APIBlueprint("session", __name__, abp_tags=[Tag(name="stop")], abp_security=BEARER)
 

@@ -15,8 +15,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from core.agent.make_agents import agents_of, provider_of
 from core.cancellation import Cause, CauseWord
 from core.engine.call_pool import CallPool
-from core.engine.embedded import Engine, StopAnswer
+from core.engine.embedded import Engine
 from core.engine.recovery import settle_lost_turns
+from core.engine.stopping import StopAnswer
 from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError, StoreError
 from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
@@ -25,12 +26,14 @@ from core.session import going_back, queries
 from core.session.access import Caller, find_run, find_session
 from core.session.arrival import Arrival
 from core.session.event_source import EventSource
+from core.session.parts import PartStop
 from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
 from core.session.replay import Replay
 from core.session.run_state import TERMINAL
 from core.session.starts import accept_message, start_run
 from core.session.transcript import read_transcript
+from core.session.turn import Turn
 from core.settings import Settings
 from core.store.database import open_database
 from core.store.feed import FeedHub
@@ -107,13 +110,13 @@ class Main:
         self, caller: Caller, run_id: str, order: StopOrder, if_turn: str | None, wait_ms: int
     ) -> StopAnswer:
         """Stop the current turn; the run parks, or goes on with ``order.continue_with``."""
-        return self.engine.stop(self._find(caller, run_id), order, if_turn, wait_ms / 1000)
+        return self.engine.stopping.stop(self._find(caller, run_id), order, if_turn, wait_ms / 1000)
 
     def terminate_run(self, caller: Caller, run_id: str, reason: str | None, wait_ms: int) -> StopAnswer:
         """End the run, and the turn with it."""
         order = StopOrder(Cause(CauseWord.USER, reason), ends_run=True)
         try:
-            return self.engine.stop(self._find(caller, run_id), order, None, wait_ms / 1000)
+            return self.engine.stopping.stop(self._find(caller, run_id), order, None, wait_ms / 1000)
         except RunIsOver:
             run = self._find(caller, run_id)
             if run["state"] != "cancelled":
@@ -124,15 +127,19 @@ class Main:
         self, caller: Caller, run_id: str, goal_id: str, cause: Cause, if_turn: str | None, wait_ms: int
     ) -> dict[str, Any]:
         """Stop one goal of the current turn: its dependents follow, its siblings go on."""
-        run = self._find(caller, run_id)
-        return self.engine.stop_part(run, lambda turn: turn.parts.stop_goal(goal_id, cause), if_turn, wait_ms / 1000)
+        def stop(turn: Turn) -> PartStop:
+            return turn.parts.stop_goal(goal_id, cause)
+
+        return self.engine.stopping.stop_part(self._find(caller, run_id), stop, if_turn, wait_ms / 1000)
 
     def cancel_call(
         self, caller: Caller, run_id: str, call_id: str, cause: Cause, if_turn: str | None, wait_ms: int
     ) -> dict[str, Any]:
         """Stop one tool call of the current turn: the model is told, and goes on."""
-        run = self._find(caller, run_id)
-        return self.engine.stop_part(run, lambda turn: turn.parts.stop_call(call_id, cause), if_turn, wait_ms / 1000)
+        def stop(turn: Turn) -> PartStop:
+            return turn.parts.stop_call(call_id, cause)
+
+        return self.engine.stopping.stop_part(self._find(caller, run_id), stop, if_turn, wait_ms / 1000)
 
     def stop_plan(self, caller: Caller) -> StopAnswer | None:
         """Stop the plan of the caller's session, else of the newest turn; None if there is none."""
@@ -163,7 +170,7 @@ class Main:
 
     def _stop_plan_of(self, run: Any) -> StopAnswer | None:
         try:
-            return self.engine.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
+            return self.engine.stopping.stop(run, StopOrder(Cause(CauseWord.USER), ends_run=not run["interactive"]))
         except RunIsOver:
             return None  # it ended an instant ago
 
@@ -171,7 +178,7 @@ class Main:
         """The reader that wanted its turn stopped on hanging up has hung up."""
         run = self._find(caller, run_id)
         order = StopOrder(Cause(CauseWord.CLIENT_GONE), ends_run=not run["interactive"])
-        return self.engine.stop(run, order, turn_id)
+        return self.engine.stopping.stop(run, order, turn_id)
 
     # -- reading ---------------------------------------------------------------------------------
 

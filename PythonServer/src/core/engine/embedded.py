@@ -12,33 +12,25 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, Protocol, TypeVar
 
-from sqlalchemy import RowMapping
-
-from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
+from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.clock import alarm_clock
 from core.engine.call_pool import CallPool
+from core.engine.stopping import STORE_TIMEOUT_S, Stopping
 from core.errors import (
-    RunIsOver,
     ServerError,
     ShuttingDown,
-    StopNotRecorded,
     StoreError,
     TurnIsOver,
 )
 from core.gates import pause_at
-from core.session.parts import PartStop
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.run_state import TERMINAL, RunState
 from core.session.turn import Turn
-from core.session.turns import begin_turn, check_stop, end_turn, read_run, request_stop
+from core.session.turns import begin_turn, end_turn
 from core.store.commit import Transaction
 from core.store.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-#: Seconds that a request waits for the store before it is told so.
-STORE_TIMEOUT_S: Final = 15.0
 
 #: Seconds between attempts to record the end of a turn while the store takes no writes.
 RETRY_END_S: Final = 1.0
@@ -51,26 +43,8 @@ class Skillset(Protocol):
         """Make and run the turn's plan; ``on_started`` once the turn waits for others rather than prepares."""
 
 
-class StopAnswer:
-    """What a stop came to, as the routes tell it."""
-
-    def __init__(self, run_id: str, turn_id: str | None, stopped: bool, state: str, receipt: list[dict[str, Any]]):
-        self.run_id = run_id
-        self.turn_id = turn_id
-        self.stopped = stopped
-        self.state = state
-        self.receipt = receipt
-
-    def to_json(self) -> dict[str, Any]:
-        """The body of the answer."""
-        return {
-            "run_id": self.run_id, "turn_id": self.turn_id, "stopped": self.stopped,
-            "parked": self.state == RunState.AWAITING_INPUT, "state": self.state, "receipt": self.receipt,
-        }  # fmt: skip
-
-
 class Engine:
-    """Runs turns, and stops them."""
+    """Runs turns. How they are stopped from outside: :mod:`core.engine.stopping`."""
 
     def __init__(
         self, writer: Writer, skillset: Skillset, pool: CallPool, turn_workers: int, cancel_timeout_s: float
@@ -86,6 +60,7 @@ class Engine:
         self._free_starts = turn_workers
         self.is_closing = False
         self._all_parked = threading.Condition(self._lock)
+        self.stopping = Stopping(self.live_turn, self.decide)
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -185,7 +160,7 @@ class Engine:
 
     def _stop_at_deadline(self, turn: Turn, order: StopOrder) -> None:
         try:
-            self._stop_live(turn, order)
+            self.stopping.stop_turn(turn, order)
         except ServerError as error:  # the stop holds
             log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.detail)
 
@@ -223,135 +198,6 @@ class Engine:
                 # A fault of ours must not leave a turn that lives for ever; start-up settles its row.
                 log.exception("the end of %s could not be recorded", start.turn_id)
                 return outcome, None
-
-    # -- stopping --------------------------------------------------------------------------------
-
-    def stop(
-        self, run: RowMapping, order: StopOrder, if_turn: str | None = None, wait_s: float = 0.0
-    ) -> StopAnswer:
-        """Stop the current turn of ``run`` (its row as read on arrival), and the run itself if the order says so.
-
-        In this order: refuse what is refused, close the scope and reach everything, record, answer. ``wait_s``
-        waits for the turn's end.
-        """
-        run, turn = self._find_current(run)
-        if run["state"] in TERMINAL:
-            raise RunIsOver()
-        turn_id = turn.start.turn_id if turn is not None else run["turn_id"]
-        if if_turn is not None and if_turn != turn_id:
-            raise TurnIsOver()
-        check_stop(run, order)
-        if turn is not None:
-            return self._stop_live(turn, order, wait_s)
-        try:
-            return self._stop_by_row(run, turn_id, order, wait_s)
-        except TurnIsOver:
-            if if_turn is not None:
-                raise
-            return self._answer_too_late(run["id"], turn_id, order, wait_s)
-
-    def _find_current(self, run: RowMapping) -> tuple[RowMapping, Turn | None]:
-        """The run's row and, if it runs here, its current turn. A turn that has ended may live for a moment longer."""
-        turn = self.live_turn(run["id"])
-        if turn is None or turn.start.turn_id == run["turn_id"]:
-            return run, turn
-        # They were read at two moments. Read once more, the row is the newer of the two.
-        try:
-            run = self._read_row(run["id"])
-        except StoreError:
-            return run, turn
-        return run, turn if turn.start.turn_id == run["turn_id"] else None
-
-    def _stop_live(self, turn: Turn, order: StopOrder, wait_s: float = 0.0) -> StopAnswer:
-        run_id, turn_id = turn.start.run_id, turn.start.turn_id
-        pause_at("engine.before_stop")
-        verdict = turn.stop(order)
-        if verdict is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
-            self._wait_end(turn)
-            return self._answer_too_late(run_id, turn_id, order, wait_s)
-        pause_at("engine.before_stop_is_recorded")
-        self._wait_recorded(turn, order)
-        if order.continue_with is not None and verdict is not Verdict.FIRST:
-            # Joined: what it goes on with is queued by itself, or refused if the turn has ended meanwhile.
-            self.decide(lambda tx: request_stop(tx, run_id, turn_id, order))
-        return self._answer(turn, wait_s)
-
-    def _wait_end(self, turn: Turn) -> None:
-        try:
-            turn.ended.result(STORE_TIMEOUT_S)
-        except FutureTimeoutError:
-            raise StoreError("the turn has finished, and its end could not be recorded yet") from None
-
-    def _answer_too_late(self, run_id: str, turn_id: str, order: StopOrder, wait_s: float) -> StopAnswer:
-        """The turn had finished. A terminate means the run, so it goes on to what runs or waits there now."""
-        run = self._read_row(run_id)
-        if order.ends_run and run["state"] not in TERMINAL:
-            try:
-                return self.stop(run, order, None, wait_s)
-            except RunIsOver:
-                run = self._read_row(run_id)
-        if order.continue_with is not None:  # nobody goes on with it
-            raise RunIsOver() if run["state"] in TERMINAL else TurnIsOver()
-        return StopAnswer(run_id, turn_id, False, run["state"], [])
-
-    def _answer(self, turn: Turn, wait_s: float) -> StopAnswer:
-        run_id, turn_id = turn.start.run_id, turn.start.turn_id
-        if wait_s > 0:
-            try:
-                outcome = turn.ended.result(wait_s)
-                return StopAnswer(run_id, turn_id, True, self._state(run_id), outcome.receipt or [])
-            except FutureTimeoutError:
-                pass
-        return StopAnswer(run_id, turn_id, True, RunState.STOPPING, turn.receipt_so_far)
-
-    def _stop_by_row(self, run: RowMapping, turn_id: str, order: StopOrder, wait_s: float) -> StopAnswer:
-        """No turn runs here: parked, ended an instant ago, or accepted an instant ago and not yet launched."""
-        is_recorded = self.decide(lambda tx: request_stop(tx, run["id"], turn_id, order))
-        turn = self.live_turn(run["id"])
-        if turn is not None and turn.start.turn_id == turn_id:
-            return self._stop_live(turn, order, wait_s)
-        return StopAnswer(run["id"], turn_id, is_recorded, self._state(run["id"]), [])
-
-    def stop_part(
-        self, run: RowMapping, stop: Callable[[Turn], PartStop], if_turn: str | None, wait_s: float
-    ) -> dict[str, Any]:
-        """Stop one goal or one tool call of the current turn, which goes on; ``wait_s`` waits for its end."""
-        run, turn = self._find_current(run)
-        if run["state"] in TERMINAL:
-            raise RunIsOver()
-        if turn is None or turn.scope.is_finished or (if_turn is not None and if_turn != turn.start.turn_id):
-            raise TurnIsOver()
-        part = stop(turn)
-        answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal.id, "call_id": part.call_id}
-        if part.recorded is not None:
-            try:
-                part.recorded.result(STORE_TIMEOUT_S)
-            except TurnIsOver:
-                pass  # its end was recorded first, and with it what became of its parts
-            except (StoreError, FutureTimeoutError):
-                raise StopNotRecorded(**answer, stopped=part.is_stopped, receipt=part.receipt()) from None
-        part.wait(wait_s)
-        return answer | {"stopped": part.is_stopped, "ended": part.has_ended, "receipt": part.receipt()}
-
-    def _wait_recorded(self, turn: Turn, order: StopOrder) -> None:
-        """Until the stop is durable. A terminate that joined a turn-stop widens the record."""
-        run_id, turn_id = turn.start.run_id, turn.start.turn_id
-        try:
-            turn.wait_recorded(STORE_TIMEOUT_S)
-            if order.ends_run:
-                self.decide(lambda tx: request_stop(tx, run_id, turn_id, order))
-        except (TurnIsOver, RunIsOver):
-            pass  # the turn's end was recorded first, and with it this stop
-        except (StoreError, FutureTimeoutError):
-            raise StopNotRecorded(
-                run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.receipt_so_far
-            ) from None
-
-    def _read_row(self, run_id: str) -> RowMapping:
-        return self.decide(lambda tx: read_run(tx, run_id))
-
-    def _state(self, run_id: str) -> str:
-        return str(self._read_row(run_id)["state"])
 
     # -- going down ------------------------------------------------------------------------------
 
