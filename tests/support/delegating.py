@@ -1,5 +1,6 @@
 """Lines by which the stand-in model delegates to sub-agents, and what is seen of them."""
 
+import json
 from typing import Any
 
 from tests.support.api_client import Run
@@ -22,3 +23,9 @@ def delegate_line(key: str, *goals: dict[str, Any], **options: Any) -> str:
 def delegated(run: Run, goal_id: str = "answer") -> dict[str, dict[str, Any]]:
     """Title -> goal of a sub-agent that works for a goal of the plan."""
     return {goal["title"]: goal for goal in run.goals()[goal_id]["delegated"]}
+
+
+def result_of(run: Run) -> dict[str, Any]:
+    """What the one delegate call of the session came to."""
+    (message,) = [each for each in run.transcript() if each["role"] == "tool"]
+    return json.loads(message["content"].partition("\n")[2] or message["content"])  # type: ignore[no-any-return]
