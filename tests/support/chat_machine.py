@@ -297,7 +297,7 @@ class Ambush:
             if name != self.point or self._thread is not None:
                 return
             self._thread = threading.Thread(target=self._run, name="ambush", daemon=True)
-        self._thread.start()
+            self._thread.start()  # under the lock: who sees it may join it
         assert self._has_hold.wait(LIMIT_S), f"the ambush at {name} does not take hold"
 
     def _run(self) -> None:

@@ -83,7 +83,8 @@ class Attempt:
                         reply.is_seen = True
                         self._port.emit(EventType.REASONING, {"text": text}, self._asked.goal_id, call.id)
                     case Finish():
-                        pass
+                        # The last, and nothing is handed out after a stop: one that comes from now on comes too late.
+                        call.settle(Outcome.ALREADY_DONE, "it had finished")
         call.scope.checkpoint()  # a shortened body may look complete
 
     def record_usage(self, is_partial: bool = False) -> None:

@@ -131,12 +131,14 @@ class ToolBatch:
         worker = self._port.workers.current()
         run.leave_behind = partial(self._leave_behind, run, worker)
         result = self._result(run, call)
-        pause_at("tool_batch.before_result")
         with self._lock:
             if run.id not in self._unended:
                 return  # it was left behind, and its result comes too late
             self._unended.discard(run.id)
-        self._end(run, _as_it_ended(run, result, run.scope.finish()))
+        # From here on it has finished: a stop that comes now comes too late for this call.
+        ended = _as_it_ended(run, result, run.scope.finish())
+        pause_at("tool_batch.before_result")
+        self._end(run, ended)
 
     def _leave_behind(self, run: ToolRun, worker: object | None) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from core.call import Outcome
 from core.cancellation import Cancelled
 from core.errors import InvalidPlan, NotFound
 from core.gates import pause_at
@@ -43,7 +44,11 @@ class Delegation:
             run.scope, self._turn.workers, self._work, self._turn.note_goal, self._turn.note_abandoned, (owner, run.id)
         )
         made = self._fill(plan, owner, spec)
-        self._attach(plan, owner, len(made), max_goals)
+        try:
+            self._attach(plan, owner, len(made), max_goals)
+        except Cancelled:
+            run.settle(Outcome.NOT_STARTED, "never began")
+            raise
         # Cancelled is of the call's own scope: what there is so far is its result.
         with contextlib.suppress(Cancelled), self._turn.workers.resting(run.scope):
             plan.run()
