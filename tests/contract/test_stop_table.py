@@ -1,9 +1,10 @@
 """Every phase of a turn, times every way to stop it, times interactive and batch: each cell with forced order.
 
-The rows that need no phase (stopping already, parked, over, foreign) are in ``test_stop_table_rows.py``. Fallback
-models, compaction, questions and further replicas are not built yet, so their cells are not here.
+The rows that need no phase (stopping already, parked, over, foreign) are in ``test_stop_table_rows.py``. Compaction,
+questions and further replicas are not built yet, so their cells are not here.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,13 +18,16 @@ from tests.support.model_server import ModelServer
 from tests.support.plans import all_events
 from tests.support.race_kit import check_nothing_left
 from tests.support.servers import LocalServer
-from tests.support.stop_table import PHASES, Phase, Scene
+from tests.support.stop_table import CAREFUL, PHASES, Phase, Scene
 
 
 @pytest.fixture(scope="module")
 def shared(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """One server for the whole table, with tools, and in no hurry to repeat a failed call."""
-    with LocalServer(tmp_path_factory.mktemp("table"), models.url, tools_allowed=("shell", "delegate")) as server:
+    folder = tmp_path_factory.mktemp("table")
+    agents = folder / "agents.json"
+    agents.write_text(json.dumps([CAREFUL]))
+    with LocalServer(folder, models.url, tools_allowed=("shell", "delegate"), agents_file=agents) as server:
         server.main.agents["default"]._retries = RetryPolicy(base_s=60)
         yield server
 

@@ -14,6 +14,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan
 from tests.support.servers import gate
 
+#: An agent of the server that has a fallback model.
+CAREFUL = {"name": "careful", "model": "first", "fallback_model": "second"}
 #: A wait longer than any test.
 _LONG_S = 60
 
@@ -96,6 +98,29 @@ def _backoff(scene: Scene, **fields: Any) -> Iterator[Run]:
 
 
 @contextmanager
+def _falling_back(scene: Scene, **fields: Any) -> Iterator[Run]:
+    """The first model has failed, and the second is not asked yet."""
+    with gate("agent.after_failure") as failed:
+        run = scene.api.start(_of_two_models(scene), **fields, agent=CAREFUL["name"])
+        failed.wait_reached()
+        yield run
+
+
+@contextmanager
+def _fallback(scene: Scene, **fields: Any) -> Iterator[Run]:
+    run = scene.api.start(_of_two_models(scene), **fields, agent=CAREFUL["name"])
+    scene.models.wait_calls(2, key=scene.key)
+    yield run
+
+
+def _of_two_models(scene: Scene) -> str:
+    """The first refuses, the second says nothing."""
+    return "\n".join(
+        (scene.line("error", status=404, model=CAREFUL["model"]), scene.line("silent", model=CAREFUL["fallback_model"]))
+    )
+
+
+@contextmanager
 def _tools_running(scene: Scene, **fields: Any) -> Iterator[Run]:
     run = scene.api.start(scene.line("toolcall", arguments={"command": "echo begun; sleep 600 & sleep 600"}), **fields)
     output = run.wait_event("tool_output", text="begun\n")
@@ -139,6 +164,8 @@ PHASES = (
     Phase("streaming", _streaming, "running", "model_call", 1),
     Phase("429 wait", _busy_wait, "running", "wait", 1),
     Phase("backoff", _backoff, "running", "wait", 1),
+    Phase("falling back", _falling_back, "running", "goal", 1),
+    Phase("fallback", _fallback, "running", "model_call", 2),
     Phase("tools running", _tools_running, "running", "tool", 1),
     Phase("sub-agent running", _sub_agent_running, "running", "sub_run", 2),
     Phase("between two steps", _between_two_steps, "running", "goal", 1),
