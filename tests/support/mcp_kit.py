@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from core.cancellation import Cause, CauseWord, Level, Scope
-from core.tool.mcp_config import load_mcp_servers
-from core.tool.mcp_servers import McpServers
+from core.tool.mcp.config import load_mcp_servers
+from core.tool.mcp.servers import McpServers
 from core.tool.tool import ToolResult, ToolRun
 from tests.support.api_client import PATIENCE_S, Api, Run
 from tests.support.model_server import script

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from core.settings import Settings
-from core.tool.http_policy import AddressPolicy
+from core.tool.http.policy import AddressPolicy
 from core.tool.http_request import HttpRequest
 from core.tool.tool import ToolFailed
 from tests.support.http_kit import HttpCall, answers, fetch, redirects, requests_of, tool

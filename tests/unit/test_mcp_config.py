@@ -10,7 +10,7 @@ import pytest
 
 from core.errors import ConfigurationError
 from core.settings import Settings
-from core.tool.mcp_config import HttpEntry, StdioEntry, load_mcp_servers
+from core.tool.mcp.config import HttpEntry, StdioEntry, load_mcp_servers
 from core.tool.registry import Toolbox
 
 VARIABLES = {"TOKEN": "the-secret", "HOST": "somewhere"}

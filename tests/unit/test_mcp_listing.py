@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from core.tool.mcp_listing import DESCRIPTION_BYTES, Names, listed
+from core.tool.mcp.listing import DESCRIPTION_BYTES, Names, listed
 
 GOOD: dict[str, Any] = {
     "type": "object",

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from core.cancellation import Cancelled, Cause, CauseWord
-from core.tool import mcp_session
-from core.tool.mcp_call import Ended, RemoteCall
+from core.tool.mcp import session as mcp_session
+from core.tool.mcp.call import Ended, RemoteCall
 from core.tool.output import SHOWN_BYTES
 from core.tool.tool import ToolFailed
 from tests.support.api_client import PATIENCE_S

@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import ConfigurationError
 from core.settings import Settings
-from core.tool.function_modules import load_functions
+from core.tool.function.modules import load_functions
 from core.tool.registry import Toolbox
 
 HEAD = "from core.tool.python_function import tool\n"

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from core.cancellation import Scope
-from core.tool.function_schema import FunctionSchema, Injected, Progress, UnfitFunction
+from core.tool.function.schema import FunctionSchema, Injected, Progress, UnfitFunction
 from core.tool.tool import ToolFailed
 
 

@@ -12,9 +12,9 @@ import requests
 
 from core.call import Outcome
 from core.cancellation import Cancelled, CauseWord
-from core.tool.http_exchange import MAX_REDIRECTS, Exchange
-from core.tool.http_messages import METHODS, TRANSPORT_ERRORS, first_request, why_failed
-from core.tool.http_policy import AddressPolicy
+from core.tool.http.exchange import MAX_REDIRECTS, Exchange
+from core.tool.http.messages import METHODS, TRANSPORT_ERRORS, first_request, why_failed
+from core.tool.http.policy import AddressPolicy
 from core.tool.output import shorten
 from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
 

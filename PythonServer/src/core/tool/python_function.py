@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from core.call import Outcome
 from core.cancellation import Cancelled
 from core.surrogates import whole_text
-from core.tool.function_progress import CappedProgress
-from core.tool.function_schema import FunctionSchema, Injected, Progress
+from core.tool.function.progress import CappedProgress
+from core.tool.function.schema import FunctionSchema, Injected, Progress
 from core.tool.output import SHOWN_BYTES, shorten
 from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
 

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 from core.errors import ConfigurationError
 from core.settings import Settings
 from core.tool.delegate import Delegate
-from core.tool.function_modules import load_functions, make_function
-from core.tool.mcp_config import load_mcp_servers
-from core.tool.mcp_servers import McpServers
+from core.tool.function.modules import load_functions, make_function
+from core.tool.mcp.config import load_mcp_servers
+from core.tool.mcp.servers import McpServers
 from core.tool.shell import Shell
 from core.tool.tool import Tool
 from core.tool_settings import BUILT_IN

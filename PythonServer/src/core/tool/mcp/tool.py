@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from core.call import Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Registration
 from core.gates import pause_at
-from core.tool.mcp_call import Ended, Letter, StopAsked
-from core.tool.mcp_listing import Listed
+from core.tool.mcp.call import Ended, Letter, StopAsked
+from core.tool.mcp.listing import Listed
 from core.tool.output import Output
 from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
 
 if TYPE_CHECKING:
-    from core.tool.mcp_servers import McpServers
+    from core.tool.mcp.servers import McpServers
 
 #: Seconds for the cancel notice to leave. Mostly it takes a millisecond; a server that reads nothing can hold it up.
 NOTICE_S: Final = 0.5

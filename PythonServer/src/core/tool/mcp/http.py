@@ -12,7 +12,7 @@ import httpx2
 from mcp import types
 from mcp.client.streamable_http import streamable_http_client
 
-from core.tool.mcp_config import HttpEntry
+from core.tool.mcp.config import HttpEntry
 
 _CONNECT_S: Final = 10.0
 #: Seconds for what needs no answer: a notification, and the end of the session. The SDK sends nothing else meanwhile.

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from core.tool.mcp_call import Ended, Letter, RemoteCall
-from core.tool.mcp_config import Entry
-from core.tool.mcp_listing import Listed, Names
-from core.tool.mcp_tool import McpTool
+from core.tool.mcp.call import Ended, Letter, RemoteCall
+from core.tool.mcp.config import Entry
+from core.tool.mcp.listing import Listed, Names
+from core.tool.mcp.tool import McpTool
 from core.tool.tool import Tool, ToolFailed, ToolResult
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-    from core.tool.mcp_session import Connection
+    from core.tool.mcp.session import Connection
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class McpServers:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        from core.tool.mcp_session import Connection, Limits  # it needs the SDK, which takes a second to load
+        from core.tool.mcp.session import Connection, Limits  # it needs the SDK, which takes a second to load
 
         limits = Limits(self._timeout_s + _SILENCE_S, max(_ESCAPED * self._output_cap, _MESSAGE_BYTES))
         for name, entry in self._entries.items():
@@ -155,7 +155,7 @@ class McpServers:
 
     def result_of(self, answer: CallToolResult) -> ToolResult:
         """As text for the model."""
-        from core.tool.mcp_result import result_of
+        from core.tool.mcp.result import result_of
 
         return result_of(answer)
 

@@ -27,7 +27,7 @@ from mcp.shared.message import SessionMessage
 from core.surrogates import whole_text
 from core.tool import supervisor
 from core.tool.marked import kill_marked
-from core.tool.mcp_config import StdioEntry
+from core.tool.mcp.config import StdioEntry
 from core.tool.supervised import MARK
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ class CappedProgress:
         self._output = Output(cap, run.emit)
 
     def __call__(self, text: str) -> None:
-        """See :class:`core.tool.function_schema.Progress`. More than the cap ends the call with cause ``output_limit``."""
+        """See :class:`core.tool.function.schema.Progress`. More than the cap ends the call with cause ``output_limit``."""
         with self._taking:
             fits = self._output.take("stdout", whole_text(text).encode())
         if not fits:

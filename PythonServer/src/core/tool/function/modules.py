@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from core.errors import ConfigurationError
 from core.settings import Settings
-from core.tool.function_schema import UnfitFunction
+from core.tool.function.schema import UnfitFunction
 from core.tool.python_function import FunctionTool, mark_of
 from core.tool.tool import Tool
 from core.tool_settings import BUILT_IN

@@ -12,7 +12,7 @@ from core.tool.tool import ToolFailed
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
 
-    from core.tool.mcp_session import Connection
+    from core.tool.mcp.session import Connection
 
 
 @dataclass(frozen=True, slots=True)

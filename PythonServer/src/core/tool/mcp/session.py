@@ -16,11 +16,11 @@ from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 
-from core.tool.mcp_config import Entry, StdioEntry
-from core.tool.mcp_errors import first_of, has_not_begun, is_closed, text_of, words_for
-from core.tool.mcp_http import http_streams
-from core.tool.mcp_listing import Listed, listed
-from core.tool.mcp_stdio import StdioServer
+from core.tool.mcp.config import Entry, StdioEntry
+from core.tool.mcp.errors import first_of, has_not_begun, is_closed, text_of, words_for
+from core.tool.mcp.http import http_streams
+from core.tool.mcp.listing import Listed, listed
+from core.tool.mcp.stdio import StdioServer
 from core.tool.tool import ToolFailed
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Final
 from mcp import types
 from mcp.shared.exceptions import MCPError
 
-from core.tool.mcp_http import UNREACHABLE
+from core.tool.mcp.http import UNREACHABLE
 from core.tool.tool import ToolFailed
 
 _LENGTH: Final = 500

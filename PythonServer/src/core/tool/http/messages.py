@@ -12,7 +12,7 @@ from urllib3.exceptions import DecodeError, HTTPError, NameResolutionError, SSLE
 from urllib3.util import parse_url
 
 from core.network.abortable_http import AddressRefused
-from core.tool.http_policy import check_headers, check_url
+from core.tool.http.policy import check_headers, check_url
 from core.tool.tool import ToolFailed
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -12,9 +12,9 @@ from core.gates import pause_at
 from core.network.abortable import AbortableSocket
 from core.network.abortable_http import AbortableAdapter, Passenger, carrying
 from core.network.resolver import Resolver
-from core.tool.http_body import Body
-from core.tool.http_messages import host_of, next_request
-from core.tool.http_policy import AddressPolicy
+from core.tool.http.body import Body
+from core.tool.http.messages import host_of, next_request
+from core.tool.http.policy import AddressPolicy
 from core.tool.tool import ToolFailed, ToolRun
 
 MAX_REDIRECTS: Final = 5
