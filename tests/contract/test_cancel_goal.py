@@ -205,7 +205,28 @@ def test_a_turn_whose_every_goal_was_stopped_has_failed_and_says_so(
     assert (end["type"], end["error"]) == ("turn_failed", "every goal was stopped")
     said = run.transcript()[-1]
     assert said["content"].startswith("t1 ") and said["failed"] is True
-    assert run.api.get(f"{run.path}/receipts")["receipts"] == []  # those of turns
+    (receipt,) = run.api.get(f"{run.path}/receipts")["receipts"]
+    assert (receipt["goal_id"], receipt["call_id"], receipt["cause"]) == ("answer", None, "user")
+    assert [(item["kind"], item["outcome"]) for item in receipt["receipt"]] == [
+        ("model_call", "cancelled"), ("goal", "cancelled"),
+    ]  # fmt: skip
+    five_checks(run, models, key)
+
+
+def test_receipts_of_goals_that_were_stopped_alone_are_kept_beside_that_of_their_turn(
+    server: ServerProcess, models: ModelServer, key: str
+) -> None:
+    run = start_plan(server.api(key), goal("a", _endless(key)), goal("b", _endless(key)))
+    run.wait_event("text", goal_id="a")
+    run.wait_event("text", goal_id="b")
+    alone = cancel_goal(run, "a", wait_ms=30_000, reason="no need")["receipt"]
+    assert run.api.get(f"{run.path}/receipts")["receipts"] == []  # the turn goes on
+    whole = run.cancel(wait_ms=30_000)["receipt"]
+    first, last = run.api.get(f"{run.path}/receipts")["receipts"]
+    assert (first["goal_id"], first["reason"], first["receipt"]) == ("a", "no need", alone)
+    assert (last["goal_id"], last["cause"], last["receipt"]) == (None, "user", whole)
+    assert {item["goal_id"] for item in whole} == {"b"}
+    assert first["turn_id"] == last["turn_id"] == run.first_turn
     five_checks(run, models, key)
 
 

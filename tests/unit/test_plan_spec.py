@@ -91,8 +91,8 @@ def test_more_goals_than_the_limit_are_refused_with_both_numbers() -> None:
 
 
 def test_an_agent_that_is_not_configured_is_refused() -> None:
-    assert _check(_goal("a", agent="writer"), agents={"writer"}) == 1
-    assert "unknown agent" in _refusal(_goal("a", agent="nobody"), agents={"writer"})
+    assert _check(_goal("a", agent="writer"), agents={"writer": {}}) == 1
+    assert "unknown agent" in _refusal(_goal("a", agent="nobody"), agents={"writer": {}})
 
 
 @pytest.mark.parametrize(

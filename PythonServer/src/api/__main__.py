@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import logging
+import os
 import resource
 import signal
 import sys
@@ -17,6 +19,8 @@ from core.logs import configure_logs
 from core.settings import Settings, load_settings
 from core.store.database import open_database
 from core.tool.registry import Toolbox
+
+log = logging.getLogger(__name__)
 
 #: Exit code when the configuration is wrong.
 MISCONFIGURED = 2
@@ -46,6 +50,8 @@ def serve(settings: Settings) -> None:
     """Take what the server needs, then serve until a signal."""
     _raise_file_limit()
     hide_from_same_user()  # for the worker too, which is a fork
+    if "shell" in settings.tools_allowed and os.geteuid() == 0:
+        log.warning("the server runs as root, and so do the commands of agents: give it a user of its own")
     with contextlib.ExitStack() as at_exit:
         # The worker is a fork and shares the lock: DATA_DIR is free again when both are gone.
         at_exit.callback(lock_data_dir(settings.data_dir).release)

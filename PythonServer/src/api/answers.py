@@ -91,7 +91,9 @@ class PartStopAnswer(BaseModel):
     goal_id: str | None
     call_id: str | None
     stopped: bool = Field(description="False: it had ended")
-    ended: bool = Field(description="Whether it has ended by now")
+    ended: bool = Field(
+        description="Whether it is over for the turn; what the receipt calls abandoned may still be at work"
+    )
     receipt: list[ReceiptItem]
 
 
@@ -106,9 +108,11 @@ class StopPlanAnswer(BaseModel):
 
 
 class Receipt(BaseModel):
-    """The final receipt of a stopped turn."""
+    """The final receipt of a stopped turn or, with a goal_id, of a goal or a call in it that was stopped alone."""
 
     turn_id: str
+    goal_id: str | None
+    call_id: str | None
     at: Time
     cause: CauseWord
     reason: str | None

@@ -154,7 +154,8 @@ def _check_tools(settings: Settings) -> None:
         for name in agent.tools or ():
             if name not in allowed and not (name.startswith("mcp:") and "mcp" in allowed):
                 raise ConfigurationError(
-                    f"AGENTS_FILE: agent {agent.name!r} uses {name[:80]!r}: add it to TOOLS_ALLOWED, or leave it out"
+                    f"AGENTS_FILE: agent {agent.name!r} uses {name[:80]!r}, which TOOLS_ALLOWED does not name: add it "
+                    "there, or leave it out (of an MCP server an agent has all tools, by mcp:NAME)"
                 )
     for name in settings.shell_environment:
         if "=" in name:

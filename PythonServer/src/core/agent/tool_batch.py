@@ -11,11 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-from referencing import Registry
+from typing import Any
 
 from core.agent.ports import Asked, TurnPort
 from core.agent.rounds import parse_arguments
@@ -26,14 +22,10 @@ from core.gates import pause_at
 from core.ids import new_id
 from core.provider.provider import ToolCall
 from core.surrogates import whole_text
-from core.tool.output import shorten
+from core.tool.arguments import misfit
 from core.tool.tool import MAX_ABANDONED, Stops, Tool, ToolFailed, ToolResult, ToolRun
 
 log = logging.getLogger(__name__)
-
-#: Of what a schema has against the arguments, the most that goes to the model.
-FAULT_BYTES: Final = 1000
-
 
 class ToolBatch:
     """One batch; for one use."""
@@ -238,11 +230,7 @@ def _fitting_arguments(tool: Tool, text: str) -> dict[str, Any]:
     arguments = parse_arguments(text)
     if arguments is None:
         raise ToolFailed("the arguments do not fit the tool: they are not a JSON object")
-    # A registry of its own, and empty: no schema may have a reference fetched from somewhere.
-    validator = Draft202012Validator(tool.parameters, registry=Registry())
-    error = best_match(validator.iter_errors(arguments))
-    if error is not None:
-        where = "/".join(str(part) for part in error.absolute_path)
-        fault = shorten(f"{where}: {error.message}" if where else error.message, FAULT_BYTES)  # it shows the value
+    fault = misfit(tool, arguments)
+    if fault is not None:
         raise ToolFailed(f"the arguments do not fit the tool: {fault}")
     return arguments

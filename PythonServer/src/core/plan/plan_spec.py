@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.errors import InvalidPlan
+from core.tool.arguments import misfit
+from core.tool.tool import Tool
 
 #: Deeper nesting is refused: nobody reads it, and JSON parsers differ on it.
 MAX_DEPTH: Final = 100
@@ -53,8 +55,8 @@ class PlanSpec(BaseModel):
         return PlanSpec(goals=[GoalSpec.model_construct(id="answer", title=title, prompt=prompt)])
 
 
-#: Agent -> the tools that it may call.
-ToolsOf = Mapping[str, Collection[str]]
+#: Agent -> the tools that it may call, by name.
+ToolsOf = Mapping[str, Mapping[str, Tool]]
 
 
 def check_plan(
@@ -90,10 +92,16 @@ def _check_goal(goal: GoalSpec, agents: ToolsOf | None, agent: str) -> None:
         return
     if goal.agent is not None and goal.agent not in agents:
         raise InvalidPlan(f"goal {goal.id!r} names an unknown agent", field="plan.goals")
-    if goal.tool is not None and goal.tool.name not in agents.get(goal.agent or agent, ()):
+    who = goal.agent or agent
+    if goal.tool is not None and goal.tool.name not in agents.get(who, {}):
         raise InvalidPlan(
-            f"goal {goal.id!r} calls {goal.tool.name!r}, which its agent may not: see TOOLS_ALLOWED", field="plan.goals"
+            f"goal {goal.id!r} calls {goal.tool.name!r}, which the agent {who!r} may not: "
+            "see TOOLS_ALLOWED, and the agent's tools in AGENTS_FILE",
+            field="plan.goals",
         )
+    fault = misfit(agents[who][goal.tool.name], goal.tool.arguments) if goal.tool is not None else None
+    if fault is not None:
+        raise InvalidPlan(f"the arguments of goal {goal.id!r} do not fit its tool: {fault}", field="plan.goals")
 
 
 def _check_order(goals: dict[str, GoalSpec], parents: dict[str, str]) -> None:

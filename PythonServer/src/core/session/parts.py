@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.call import Call
 from core.cancellation import Cause, Scope, Verdict
+from core.clock import iso
 from core.errors import NotFound
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -31,6 +32,8 @@ class PartStop:
         self.run = run
         #: What the stop found; None if there was nothing to stop.
         self.stock: Stock | None = None
+        #: Why, if it was stopped by itself and not by something wider.
+        self.own_cause: Cause | None = None
         #: Done when the stop is durable; ``TurnIsOver`` if the turn's end was recorded first.
         self.recorded: Future[None] | None = None
         self._ended = ended
@@ -131,7 +134,7 @@ class Parts:
 
     def _stop(self, part: PartStop, cause: Cause, stop: Callable[[Callable[[], None]], Verdict]) -> None:
         def first() -> None:  # before anything is woken that could leave the books, or record its end
-            part.stock = Stock(self._calls_in(part.scope), part.inside(), cause)
+            part.stock, part.own_cause = Stock(self._calls_in(part.scope), part.inside(), cause), cause
             part.recorded = self._record(part, cause)
 
         try:
@@ -156,6 +159,17 @@ class Parts:
         if self._turn.scope.is_stopped:
             self._turn.wait_reached()
         return self._turn.record(lambda tx: None)
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """The final receipt of each part that was stopped by itself, oldest first; for the turn's end."""
+        return [
+            {
+                "goal_id": part.goal.id, "call_id": part.call_id, "at": iso(part.stock.taken_at_epoch),
+                "cause": part.own_cause.word, "reason": part.own_cause.reason, "receipt": part.stock.final(),
+            }
+            for part in list(self._parts.values())
+            if part.stock is not None and part.own_cause is not None
+        ]  # fmt: skip
 
     def note_end(self, goal_id: str) -> None:
         """A goal is final; its plan's lock is held."""

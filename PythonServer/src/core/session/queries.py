@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
 from core.clock import iso
 from core.errors import NotFound
@@ -179,22 +179,25 @@ def _apply_status(goal: dict[str, Any], change: dict[str, Any], at: float) -> No
 
 
 def receipts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
-    """The final receipts of the run's stopped turns, oldest first."""
+    """The final receipts of the run's stopped turns, and of goals and calls that were stopped alone, oldest first."""
     ended = and_(events.c.run_id == turns.c.run_id, events.c.seq == turns.c.end_seq)
     query = (
         select(events.c.turn_id, events.c.at, events.c.data)
         .join_from(turns, events, ended)
-        .where(turns.c.run_id == run_id, turns.c.state == "cancelled")
+        # In a text the quotes would stand behind backslashes.
+        .where(turns.c.run_id == run_id, or_(turns.c.state == "cancelled", events.c.data.contains('"parts":')))
     )
-    found = []
+    found: list[dict[str, Any]] = []
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
         data = json.loads(row["data"])
-        found.append(
-            {
-                "turn_id": row["turn_id"], "at": iso(row["at"]), "cause": data["cause"], "reason": data["reason"],
-                "receipt": data["receipt"],
-            }
-        )  # fmt: skip
+        found += [{"turn_id": row["turn_id"], **part} for part in data.get("parts", ())]
+        if "receipt" in data:
+            found.append(
+                {
+                    "turn_id": row["turn_id"], "goal_id": None, "call_id": None, "at": iso(row["at"]),
+                    "cause": data["cause"], "reason": data["reason"], "receipt": data["receipt"],
+                }
+            )  # fmt: skip
     return found
 
 

@@ -24,7 +24,7 @@ class Stock:
         #: ``time.monotonic()`` of the stop.
         self.taken_at = time.monotonic()
         #: The same in seconds since the epoch, which is how goals note their end.
-        self._taken_at_epoch = time.time()
+        self.taken_at_epoch = time.time()
         self._calls = calls
         self._running: list[Goal] = []
         self._unstarted: list[Goal] = []
@@ -57,7 +57,7 @@ class Stock:
 
     def _final_goal(self, goal: Goal) -> dict[str, Any]:
         ended_at = goal.ended_at or time.time()
-        took_ms = max(0, round((ended_at - self._taken_at_epoch) * 1000))
+        took_ms = max(0, round((ended_at - self.taken_at_epoch) * 1000))
         if goal.id in self.abandoned:
             return _goal_item(goal, Outcome.ABANDONED, "did not end in time; its late result is dropped", took_ms)
         outcome, how = _GOAL_OUTCOME.get(goal.status, (Outcome.CANCELLED, "stopped"))

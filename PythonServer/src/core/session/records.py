@@ -87,3 +87,5 @@ class TurnOutcome:
     usage: dict[str, Any] | None = None
     #: A title for the session, made from this turn.
     title: str | None = None
+    #: The stops of single goals and tool calls: ``{goal_id, call_id, at, cause, reason, receipt}`` each.
+    parts: list[dict[str, Any]] = field(default_factory=list)

@@ -362,6 +362,7 @@ class Turn:
             closing=closing,
             usage=self._usage.draw(),
             title=self.title,
+            parts=self.parts.receipts(),
         )
 
     def _wait_reached(self, cause: Cause) -> None:

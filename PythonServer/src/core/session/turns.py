@@ -256,6 +256,8 @@ def _end_data(outcome: TurnOutcome, messages: list[dict[str, Any]], order: StopO
         data["error"] = outcome.error
     if outcome.title is not None:
         data["title"] = outcome.title
+    if outcome.parts:
+        data["parts"] = outcome.parts
     return data
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from core.call import CallKind, Outcome
@@ -31,17 +32,16 @@ class Delegate(Tool):
     #: A plan is over 1.8 s after its stop, whatever its goals do.
     ends_within_s = 2.5
 
-    def __init__(self, max_depth: int, max_goals: int) -> None:
-        """``max_goals`` is for a turn in all."""
+    def __init__(self, max_depth: int, max_goals: int, agents: Sequence[str] = ()) -> None:
+        """``max_goals`` is for a turn in all; ``agents``: those that the model may name, if it may name any."""
         self._max_depth = max_depth
         self._max_goals = max_goals
-        goal = {
+        goal: dict[str, Any] = {
             "type": "object",
             "properties": {
                 "id": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,128}$", "description": "short, unique here"},
                 "title": {"type": "string"},
                 "prompt": _TEXT | {"description": "all that the sub-agent is told"},
-                "agent": _TEXT | {"description": "who works on it; by default an agent like you"},
                 "depends_on": {
                     "type": "array", "items": {"type": "string"}, "description": "ids of goals whose results it needs"
                 },
@@ -49,6 +49,9 @@ class Delegate(Tool):
             "required": ["id", "prompt"],
             "additionalProperties": False,
         }  # fmt: skip
+        if len(agents) > 1:
+            who = {"enum": list(agents), "description": "who works on it; by default an agent like you"}
+            goal["properties"]["agent"] = who
         self.parameters: dict[str, Any] = {
             "type": "object",
             "properties": {"goals": {"type": "array", "minItems": 1, "maxItems": max_goals, "items": goal}},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final, cast
 
 from core.errors import ConfigurationError
@@ -16,6 +17,8 @@ from core.tool.mcp.servers import McpServers
 from core.tool.shell import Shell
 from core.tool.tool import Tool
 from core.tool_settings import BUILT_IN
+
+log = logging.getLogger(__name__)
 
 Maker = Callable[[Settings], Tool]
 
@@ -30,6 +33,7 @@ class Toolbox:
         self._tools = {name: self._make(name, settings) for name in settings.tools_allowed}
         for agent in settings.agents.values():
             self.of(agent.tools)
+        self._remarks = list(_remarks(settings, self._functions))
 
     def _make(self, name: str, settings: Settings) -> Mapping[str, Tool]:
         if _is_mcp(name):
@@ -74,6 +78,8 @@ class Toolbox:
 
     def start(self) -> None:
         """Start what the tools need running. Does not wait for it."""
+        for remark in self._remarks:
+            log.warning(remark)
         if self._mcp is not None:
             self._mcp.start()
 
@@ -81,6 +87,15 @@ class Toolbox:
         """End what the tools keep running. Bounded."""
         if self._mcp is not None:
             self._mcp.close()
+
+
+def _remarks(settings: Settings, functions: Iterable[str]) -> Iterator[str]:
+    """What is no fault, and may be a mistake."""
+    unused = sorted(set(functions) - set(settings.tools_allowed))
+    if unused:
+        yield f"functions of TOOL_MODULES that TOOLS_ALLOWED does not name, so that no agent has them: {', '.join(unused)}"
+    if settings.mcp_servers_file is not None and not any(map(_is_mcp, settings.tools_allowed)):
+        yield "MCP_SERVERS_FILE is set, and TOOLS_ALLOWED names neither mcp nor mcp:NAME, so that no agent has its tools"
 
 
 def _is_mcp(name: str) -> bool:
@@ -119,7 +134,7 @@ def _http_request(settings: Settings) -> Tool:
 
 
 def _delegate(settings: Settings) -> Tool:
-    return Delegate(settings.delegate_depth, settings.delegate_goals)
+    return Delegate(settings.delegate_depth, settings.delegate_goals, list(settings.agents))
 
 
 _MAKERS: Final[dict[str, Maker]] = {"delegate": _delegate, "http_request": _http_request, "shell": _shell}

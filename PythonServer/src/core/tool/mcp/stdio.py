@@ -76,7 +76,7 @@ class StdioServer:
             if word == supervisor.OVER or how != [supervisor.FAILED]:
                 code = os.waitstatus_to_exitcode(int(status))
                 meaning = _WORDS.get(code)
-                return f"it ended (exit code {code}{f': {meaning}' if meaning else ''})"
+                return f"it ended (exit code {code}{f': {meaning}' if meaning else ''}); LOG_LEVEL=debug shows its words"
             return f"it could not be started: {os.strerror(int(status))}"
         return "it ended"
 

@@ -92,7 +92,7 @@ class ChatBot2:
         """The agent of that name, else the run's."""
         wanted = name or turn.start.options.get("agent", "default")
         if wanted not in self._agents:  # the run is older than the list of agents
-            raise NotFound(f"there is no agent {wanted!r} any more")
+            raise NotFound(f"there is no agent {wanted!r}; there are: {', '.join(self._agents)}")
         return self._agents[wanted]
 
     def _ask_for_plan(self, turn: Turn, history: History) -> tuple[PlanSpec, str | None]:
