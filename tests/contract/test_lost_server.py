@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import requests
 
 from tests.support.api_client import Api, Run, in_threads
-from tests.support.five_checks import five_checks
+from tests.support.five_checks import five_checks, processes_of
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_silent, start_streaming
 from tests.support.problems import assert_problem
@@ -274,3 +275,19 @@ def test_a_plan_whose_reader_was_to_stop_it_is_stopped_when_that_one_hangs_up_an
     assert {each["cause"] for each in run.goals().values()} == {"client_gone"}
     events = five_checks(run, models, key, is_batch=not interactive)
     assert {each["cause"] for each in events if each["type"] == "stop_requested"} == {"client_gone"}
+
+
+# -- what a lost server's tools have left --------------------------------------------------------------
+
+
+def test_a_command_that_had_suspended_its_supervisor_is_ended_by_the_next_server(
+    models: ModelServer, key: str, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="shell") as server:
+        command = json.dumps({"command": "kill -STOP $PPID; echo begun; sleep 777"}, separators=(",", ":"))
+        run = server.api(key).start(script("toolcall", name="shell", arguments=command, tokens=2, key=key))
+        run.wait_event("tool_output")
+        events = run.events(lambda event: event["type"] == "tool_output")
+        (run,) = _restart(server, run)
+        assert processes_of(events) == []
+        five_checks(run, models, key)

@@ -239,3 +239,16 @@ def test_threads_that_open_finish_register_and_stop_at_once_neither_hang_nor_lea
 
 def test_levels_are_ordered_from_wide_to_narrow() -> None:
     assert all(wide < narrow for wide, narrow in itertools.pairwise(Level))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_abort_that_raises_what_ends_a_thread_does_not_end_the_one_that_stops(error: type[BaseException]) -> None:
+    scope, ran = Scope.root(), list[str]()
+
+    def fail() -> None:
+        raise error
+
+    scope.add_abort(fail)
+    scope.add_abort(lambda: ran.append("next"))
+    assert scope.cancel(USER) is Verdict.FIRST
+    assert ran == ["next"]

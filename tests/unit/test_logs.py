@@ -21,6 +21,15 @@ try:
     fail("s3" + "cret")
 except ValueError:
     logging.getLogger("plain").exception("it failed")
+try:
+    import ast
+    try:
+        ast.literal_eval("whisp" + "ered (")
+    except SyntaxError as error:
+        error.add_note("not" + "ed")
+        raise
+except SyntaxError:
+    logging.getLogger("plain").exception("it failed")
 """
 
 
@@ -37,9 +46,11 @@ def test_every_line_is_an_object_and_a_traceback_shows_no_variables() -> None:
 
     lines = [json.loads(line) for line in ended.stderr.splitlines()]
 
-    assert [line["event"] for line in lines] == ["the first of 2", "second", "it failed"]
+    assert [line["event"] for line in lines] == ["the first of 2", "second", "it failed", "it failed"]
     assert (lines[1]["run_id"], lines[1]["level"], lines[1]["logger"]) == ("r_1", "warning", "rich")
     assert lines[2]["exception"].endswith("\nValueError")
     assert "third" not in ended.stderr  # a message may quote what a user wrote
+    assert "SyntaxError" in lines[3]["exception"]
+    assert "whispered" not in ended.stderr and "noted" not in ended.stderr
     assert "s3cret" not in ended.stderr
     assert ended.stdout == ""

@@ -274,7 +274,7 @@ def test_the_sweep_ends_what_carries_the_mark_and_nothing_else() -> None:
     mark, other = Mark(), Mark()
     marked_one, unmarked = (subprocess.Popen(["sleep", "600"], env=each.environment()) for each in (mark, other))
     try:
-        assert kill_marked(f"TEST_MARK={mark}", PATIENCE_S)
+        assert kill_marked([f"TEST_MARK={mark}"], PATIENCE_S)
         assert marked_one.wait(PATIENCE_S) == -9
         assert other.alive() == [unmarked.pid]
     finally:

@@ -133,7 +133,7 @@ class Registration:
     def run(self) -> None:
         try:
             self._abort()
-        except (Exception, Cancelled):
+        except BaseException:  # also what is meant to end a thread: this one is somebody's who stops
             log.exception("an abort failed; the stop goes on")
 
 

@@ -74,5 +74,8 @@ def _without_messages(stream: TextIO, exc_info: ExcInfo) -> None:
         if each is None:
             continue
         each._str = ""  # type: ignore[attr-defined]
+        each.__notes__ = None
+        if each.exc_type is not None and issubclass(each.exc_type, SyntaxError):  # it shows the line
+            each.text, each.msg = None, ""  # type: ignore[assignment]
         waiting += [each.__cause__, each.__context__, *(each.exceptions or ())]
     stream.write("".join(shown.format()))

@@ -155,9 +155,9 @@ class ToolBatch:
         if tool is None:
             return ToolResult(f"there is no tool {call.name!r}; there are: {', '.join(self._tools) or 'none'}", True)
         try:
-            arguments = _fitting_arguments(tool, call.arguments)
-            self._check_capacity(tool)
             with bounded(tool, run), run.scope.entered():
+                arguments = _fitting_arguments(tool, call.arguments)
+                self._check_capacity(tool)
                 return _checked(tool.run(arguments, run))
         except ToolFailed as failure:
             return ToolResult(failure.detail, True)

@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import RowMapping, select
 
@@ -18,15 +18,24 @@ from core.session.turns import end_turn, read_turn, start_of
 from core.store.commit import Transaction
 from core.store.tables import IS_OPEN, runs
 from core.store.writer import Writer
+from core.tool.marked import kill_marked
+from core.tool.supervised import MARK
 
 log = logging.getLogger(__name__)
+
+#: Seconds that the end of what a lost server's tools have left may take.
+SWEEP_S: Final = 2.0
 
 _LOST = StopOrder(Cause(CauseWord.SERVER_LOST, "the server ended while the turn was running"))
 
 def settle_lost_turns(writer: Writer) -> list[TurnStart]:
     """End every open turn with cause ``server_lost``, or the stop that it had; returns the turns that follow."""
     run_ids = writer.transact(_open_runs).result()
-    following = [writer.transact(partial(_settle, run_id=run_id)).result() for run_id in run_ids]
+    calls: list[str] = []
+    following = [writer.transact(partial(_settle, run_id=run_id, calls=calls)).result() for run_id in run_ids]
+    # Their supervisors have ended them when that server died, but for one that its own command had suspended.
+    if calls and not kill_marked([f"{MARK}={call_id}" for call_id in calls], SWEEP_S):
+        log.error("a process that an earlier server's tool had started could not be ended")
     if run_ids:
         log.warning("settled %d turns that an earlier server left", len(run_ids))
     return [start for start in following if start is not None]
@@ -36,7 +45,7 @@ def _open_runs(tx: Transaction) -> list[str]:
     return list(tx.connection.execute(select(runs.c.id).where(IS_OPEN)).scalars())
 
 
-def _settle(tx: Transaction, run_id: str) -> TurnStart | None:
+def _settle(tx: Transaction, run_id: str, calls: list[str]) -> TurnStart | None:
     run = tx.connection.execute(select(runs).where(runs.c.id == run_id)).mappings().one()
     turn = read_turn(tx, run["turn_id"])
     if run["state"] == RunState.QUEUED and run["options"].get("on_server_lost") == "resume":
@@ -46,6 +55,7 @@ def _settle(tx: Transaction, run_id: str) -> TurnStart | None:
     cancelled = _cancel_goals(tx, turn, plan["goals"], order)
     said, usage = read_said(tx.connection, turn, plan["goals"])
     closing = close_calls(said, run_id, turn["id"], order.cause.word)
+    calls += [event.call_id for event in closing if event.call_id is not None]
     said = with_earlier(said, said_before(tx.connection, turn))
     outcome = TurnOutcome(
         "cancelled",

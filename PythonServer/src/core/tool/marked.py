@@ -7,20 +7,21 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
-def kill_marked(mark: str, within_s: float) -> bool:
-    """KILL every process that was started with the variable ``mark`` (``NAME=value``), until there is none.
+def kill_marked(marks: Iterable[str], within_s: float) -> bool:
+    """KILL every process that was started with one of the variables ``marks`` (``NAME=value``), until there is none.
 
     False if some are still there after ``within_s``: they are somebody else's, or the kernel does not let them go.
     It does not see a process that has given up its environment.
     """
     deadline = time.monotonic() + within_s
+    wanted = {mark.encode() for mark in marks}
     # In the middle of an exec a process shows no environment for a moment, so one empty walk proves nothing.
     empty_walks = 0
     while empty_walks < 2:
-        found = list(_marked(mark.encode()))
+        found = list(_marked(wanted))
         empty_walks = 0 if found else empty_walks + 1
         for pidfd in found:
             with contextlib.suppress(OSError):
@@ -33,23 +34,23 @@ def kill_marked(mark: str, within_s: float) -> bool:
     return True
 
 
-def _marked(mark: bytes) -> Iterator[int]:
+def _marked(marks: set[bytes]) -> Iterator[int]:
     """A pidfd of each such process; a dead one has no environment."""
     for name in os.listdir("/proc"):
-        if not name.isdigit() or not _has_mark(name, mark):
+        if not name.isdigit() or not _has_mark(name, marks):
             continue
         with contextlib.suppress(OSError):
             pidfd = os.pidfd_open(int(name))
-            if _has_mark(name, mark):  # still the same process, so the descriptor is of no other
+            if _has_mark(name, marks):  # still the same process, so the descriptor is of no other
                 yield pidfd
             else:
                 os.close(pidfd)
 
 
-def _has_mark(pid: str, mark: bytes) -> bool:
+def _has_mark(pid: str, marks: set[bytes]) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
+            return not marks.isdisjoint(file.read().split(b"\0"))
     except OSError:
         return False
 

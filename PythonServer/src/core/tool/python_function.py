@@ -120,8 +120,8 @@ class FunctionTool(Tool):
         abort = run.add_abort(stop.set)
         try:
             returned = self._function(**values, **{name: given[what] for name, what in self._schema.injected.items()})
-            self._note_end(run, "came to its end")
             text = shorten(as_text(returned), min(SHOWN_BYTES, self._output_cap))
+            self._note_end(run, "came to its end")
         except BaseException as error:
             self._note_end(run, "failed", error)
             if run.limit_hit is not None and isinstance(error, Exception):

@@ -189,8 +189,10 @@ class SupervisedCommand:
             _, status, how = lines[-1]
             return Ending(how, int(status) if how == supervisor.FAILED else os.waitstatus_to_exitcode(int(status)))
         self._process.kill()
-        self._process.wait()
-        is_all_gone = kill_marked(self._mark, _SWEEP_S)
+        # Before the wait: whoever traces the supervisor, such as the command itself, keeps it from being taken in.
+        is_all_gone = kill_marked([self._mark], _SWEEP_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SWEEP_S)
         if lines:
             return Ending(supervisor.ITSELF, os.waitstatus_to_exitcode(int(lines[-1][1])), is_all_gone)
         return Ending(LOST, -signal.SIGKILL, is_all_gone)

@@ -195,7 +195,7 @@ class StdioServer:
         await asyncio.wait([gone], timeout=_GRACE_S + _STOP_BOUND_S)
         if f"\n{supervisor.GONE} ".encode() not in b"\n" + self._report:  # it was killed itself, or is stuck
             process.kill()
-            await asyncio.to_thread(kill_marked, f"{MARK}={self._mark}", _SWEEP_S)
+            await asyncio.to_thread(kill_marked, [f"{MARK}={self._mark}"], _SWEEP_S)
         process.wait()  # it has exited, or is killed
         for task in (*pipes, gone):
             task.cancel()
