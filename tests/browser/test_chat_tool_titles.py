@@ -127,6 +127,7 @@ def test_a_fallback_model_is_named_before_it_answers_and_still_at_the_end(page: 
     is_over = True
     page.unroute_all()
     show_log(page, server, log())
+    page.reload()  # the address is the same
     for _ in range(2):
         expect(last_turn(page)).to_have_attribute("data-state", "completed")
         expect(last_turn(page).locator(".goal .fallback")).to_have_text("The fallback model “small” has taken over.")

@@ -53,10 +53,11 @@ class StandInLog:
 
     def alive(self) -> list[int]:
         """Those that live."""
-        return [pid for pid in self.pids() if _is_alive(pid)]
+        return [pid for pid in self.pids() if is_alive(pid)]
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
     except OSError:
@@ -116,7 +117,7 @@ def mcp_servers(
 ) -> Iterator[McpServers]:
     """Started, and closed afterwards."""
     entries = load_mcp_servers(write_config(path / "mcp.json", **servers), os.environ)
-    found = McpServers(entries, {"PATH": os.environ["PATH"]}, timeout_s, output_cap)
+    found = McpServers(entries, {"PATH": os.environ["PATH"]}, timeout_s, output_cap, path)
     found.start()
     try:
         yield found

@@ -5,16 +5,21 @@
 ``deaf-reader`` (reads nothing after the handshake), ``wrong-list`` (a list of tools of the wrong shape),
 ``wrong-schema`` (one tool whose schema is wrong), ``child`` (starts a process in a session of its own), ``fail`` (exits
 at once), ``noisy`` (writes what is no message, and much to stderr), ``deaf-notices`` (over HTTP: never answers a
-notification), ``json`` (over HTTP: answers calls as JSON too), ``newest`` (knows the newest protocol alone).
+notification), ``json`` (over HTTP: answers calls as JSON too), ``newest`` (knows the newest protocol alone),
+``wrong-output`` (what ``structured`` answers does not fit its schema), ``storm`` (its list of tools changes all the
+time), ``encoded`` (over HTTP: answers calls compressed), ``refuse-notices`` (over HTTP: answers a cancel notice with
+status 500), ``shut-door`` (over HTTP: takes no connection any more once it has got a call).
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -49,9 +54,13 @@ class StandIn:
 
     def __init__(self, log: str, modes: set[str]) -> None:
         self.modes = modes
+        self.lists = 0
         self.tools = [{"name": name, "description": text, "inputSchema": _TEXT} for name, text in TOOLS.items()]
         if "wrong-schema" in modes:
             self.tools.append({"name": "wrong", "inputSchema": {"type": "object", "properties": {"a": {"type": 7}}}})
+        if "wrong-output" in modes:
+            wrong = {"type": "object", "properties": {"answer": {"type": "string"}}}
+            next(tool for tool in self.tools if tool["name"] == "structured")["outputSchema"] = wrong
         if "wrong-list" in modes:
             self.tools.append({"name": "wrong", "inputSchema": "no schema"})
         self.cancelled: dict[Any, threading.Event] = {}
@@ -88,6 +97,9 @@ class StandIn:
         elif method == "tools/list":
             self.note("list")
             result = {"tools": self.tools}
+            if "storm" in self.modes:
+                self.lists += 1
+                result = {"tools": [*self.tools, {"name": f"new_{self.lists}", "inputSchema": _TEXT}]}
             if "newest" in self.modes:
                 result |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         elif method == "tools/call":
@@ -164,6 +176,12 @@ def _special(tool: str) -> Message:
     return {}
 
 
+def _say_changed(send: Send) -> None:
+    while True:
+        send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+        time.sleep(0.005)
+
+
 def serve_stdio(server: StandIn) -> None:
     """JSON lines, until the input ends."""
     lock = threading.Lock()
@@ -176,6 +194,8 @@ def serve_stdio(server: StandIn) -> None:
     if "noisy" in server.modes:
         print("this is no message", flush=True)
         sys.stderr.write("noise " * 200_000)
+    if "storm" in server.modes:
+        threading.Thread(target=_say_changed, args=(send,), daemon=True).start()
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message:
@@ -199,16 +219,26 @@ def make_handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            server.note("post", method=message["method"], secret=self.headers.get("X-Secret"))
+            encoding = self.headers.get("Accept-Encoding")
+            server.note("post", method=message["method"], secret=self.headers.get("X-Secret"), encoding=encoding)
+            if "shut-door" in server.modes:
+                self.close_connection = True
+                if message["method"] == "tools/call":
+                    self.server.shutdown()
+                    self.server.socket.close()
             if message["method"] != "initialize" and self.headers.get("Mcp-Session-Id") != str(os.getpid()):
                 self._head(404, {"Content-Length": "0"})
             elif "id" not in message:
                 server.hear(message)
                 if "deaf-notices" in server.modes and message["method"] == "notifications/cancelled":
                     threading.Event().wait()
+                if "refuse-notices" in server.modes and message["method"] == "notifications/cancelled":
+                    self._head(500, {"Content-Length": "0"})
+                    return
                 self._head(202, {"Content-Length": "0"})
             elif message["method"] == "tools/call" and "json" not in server.modes:
-                self._head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
+                encoded = {"Content-Encoding": "gzip"} if "encoded" in server.modes else {}
+                self._head(200, {"Content-Type": "text/event-stream", "Connection": "close", **encoded})
                 server.answer(message, self._send_event)
                 self.close_connection = True
             else:
@@ -225,15 +255,21 @@ def make_handler(server: StandIn) -> type[BaseHTTPRequestHandler]:
             self.send_response(status)
             for name, value in {"Mcp-Session-Id": str(os.getpid()), **headers}.items():
                 self.send_header(name, value)
+            if self.close_connection and "Connection" not in headers:
+                self.send_header("Connection", "close")
             self.end_headers()
 
         def _send_json(self, message: Message) -> None:
             data = json.dumps(message).encode()
-            self._head(200, {"Content-Type": "application/json", "Content-Length": str(len(data))})
+            is_call = "content" in message.get("result", {})
+            data = gzip.compress(data) if is_call and "encoded" in server.modes else data
+            encoded = {"Content-Encoding": "gzip"} if is_call and "encoded" in server.modes else {}
+            self._head(200, {"Content-Type": "application/json", "Content-Length": str(len(data)), **encoded})
             self.wfile.write(data)
 
         def _send_event(self, message: Message) -> None:
-            self.wfile.write(f"event: message\ndata: {json.dumps(message)}\n\n".encode())
+            data = f"event: message\ndata: {json.dumps(message)}\n\n".encode()
+            self.wfile.write(gzip.compress(data) if "encoded" in server.modes else data)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -245,7 +281,7 @@ def main(log: str, *options: str) -> None:
     """See the module."""
     modes = set(options) - {"--http"}
     server = StandIn(log, modes)
-    server.note("start")
+    server.note("start", parent=os.getppid())
     if "fail" in modes:
         sys.exit(7)
     if "child" in modes:
@@ -259,6 +295,7 @@ def main(log: str, *options: str) -> None:
     http.daemon_threads = True
     print(f"http://127.0.0.1:{http.server_port}/mcp", flush=True)
     http.serve_forever()
+    threading.Event().wait()  # its door is shut; what it has begun goes on
 
 
 if __name__ == "__main__":

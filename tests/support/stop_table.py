@@ -12,7 +12,7 @@ from tests.support.delegating import ENDLESS, delegate_line, sub_goal
 from tests.support.five_checks import processes_of
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan
-from tests.support.servers import gate
+from tests.support.servers import gate, wait_until
 
 #: An agent of the server that has a fallback model.
 CAREFUL = {"name": "careful", "model": "first", "fallback_model": "second"}
@@ -125,7 +125,8 @@ def _tools_running(scene: Scene, **fields: Any) -> Iterator[Run]:
     run = scene.api.start(scene.line("toolcall", arguments={"command": "echo begun; sleep 600 & sleep 600"}), **fields)
     output = run.wait_event("tool_output", text="begun\n")
     call = run.wait_event("tool_call", call_id=output["call_id"])
-    assert len(processes_of([call])) >= 3  # else the check that none is alive would see none in any case
+    # Else the check that none is alive would see none in any case.
+    wait_until(lambda: len(processes_of([call])) >= 3, "the command's processes")
     yield run
 
 

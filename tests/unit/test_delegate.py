@@ -87,7 +87,7 @@ def test_it_says_how_it_is_stopped_and_takes_no_goal_that_is_not_one() -> None:
     takes = Draft202012Validator(tool.parameters)
     Draft202012Validator.check_schema(tool.parameters)
     assert takes.is_valid({"goals": GOALS})
-    assert takes.is_valid({"goals": [{"id": "a", "prompt": "p", "title": "t", "agent": "default", "depends_on": []}]})
+    assert takes.is_valid({"goals": [{"id": "a", "prompt": "p", "title": "t", "depends_on": []}]})
     for bad in (
         [],
         GOALS * 2,
@@ -98,3 +98,13 @@ def test_it_says_how_it_is_stopped_and_takes_no_goal_that_is_not_one() -> None:
     ):
         assert not takes.is_valid({"goals": bad}), bad
     assert not takes.is_valid({"goals": GOALS, "more": 1})
+
+
+def test_the_model_is_told_which_agents_it_may_name_if_there_are_several() -> None:
+    def takes(agent: str, *agents: str) -> bool:
+        schema = Draft202012Validator(Delegate(2, 3, agents).parameters)
+        return schema.is_valid({"goals": [{"id": "a", "prompt": "p", "agent": agent}]})
+
+    assert takes("writer", "default", "writer")
+    assert not takes("nobody", "default", "writer")
+    assert not takes("default", "default")  # the only one need not be named

@@ -229,6 +229,8 @@ SCOPES = {
         for name in ("post_input", "resume_run", "regenerate_run", "roll_back_run", "import_session")
     },
     "cancel_run": {"runs:create", "runs:stop"},
+    "cancel_goal": {"runs:create", "runs:stop"},
+    "cancel_call": {"runs:create", "runs:stop"},
     "terminate_run": {"runs:create", "runs:stop"},
     **{
         name: {"runs:read"}
@@ -240,6 +242,7 @@ SCOPES = {
             "get_plan",
             "get_receipts",
             "get_inbox",
+            "list_tools",
             "export_session",
         )
     },

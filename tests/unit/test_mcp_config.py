@@ -13,7 +13,7 @@ from core.settings import Settings
 from core.tool.mcp.config import HttpEntry, StdioEntry, load_mcp_servers
 from core.tool.registry import Toolbox
 
-VARIABLES = {"TOKEN": "the-secret", "HOST": "somewhere"}
+VARIABLES = {"TOKEN": "the-secret", "HOST": "somewhere", "LINE": "with-its-end\n"}
 
 
 def _load(path: Path, content: Any) -> dict[str, Any]:
@@ -63,6 +63,23 @@ def test_secrets_come_from_the_servers_environment(tmp_path: Path) -> None:
         ({"mcpServers": {"a": {"command": "a", "env": {"B": "${NO_SUCH}"}}}}, ["server 'a', env", "${NO_SUCH}", "set"]),
         ({"mcpServers": {"a": {"url": "ftp://a"}}}, ["server 'a': url"]),
         ({"mcpServers": {"a": {"url": "http://a", "type": "sse"}}}, ["server 'a': type"]),
+        ({"mcpServers": {"a": {"url": "http://[::1"}}}, ["server 'a': url", "address"]),
+        ({"mcpServers": {"a": {"url": "http://a:99999/"}}}, ["server 'a': url", "address"]),
+        ({"mcpServers": {"a": {"url": "http://a b/"}}}, ["server 'a': url", "address"]),
+        ({"mcpServers": {"a": {"url": "http:///mcp"}}}, ["server 'a': url", "address"]),
+        ({"mcpServers": {"a": {"url": "http://a/\ud83d"}}}, ["server 'a': url", "address"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"X Y": "b"}}}}, ["server 'a': headers.X Y", "name"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"X\nY": "b"}}}}, ["server 'a': headers.X?Y", "name"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"Host": "b"}}}}, ["server 'a': headers.Host"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"X": "b\n"}}}}, ["headers: the value of X"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"X": "\u20ac"}}}}, ["headers: the value of X"]),
+        ({"mcpServers": {"a": {"url": "http://a", "headers": {"X": "${LINE}"}}}}, ["headers: the value of X"]),
+        ({"mcpServers": {"a": {"command": "a", "env": {"B=C": "d"}}}}, ["server 'a': env.B=C", "no '='"]),
+        ({"mcpServers": {"a": {"command": "a", "env": {"": "d"}}}}, ["server 'a': env.", "not empty"]),
+        ({"mcpServers": {"a": {"command": "a", "env": {"B\0": "d"}}}}, ["server 'a': env.B?", "zero byte"]),
+        ({"mcpServers": {"a": {"command": "a", "env": {"B": "\ud83d"}}}}, ["server 'a': env.B", "half a character"]),
+        ({"mcpServers": {"a": {"command": "a", "cwd": "\ud83d"}}}, ["server 'a': cwd"]),
+        ({"mcpServers": {"a": {"command": "a", "cwd": "b\0"}}}, ["server 'a': cwd"]),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, content: Any, words: list[str]) -> None:
@@ -72,6 +89,8 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, content: Any, words
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert str(caught.value).isprintable()
+    assert "with-its-end" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -87,9 +87,51 @@ def test_a_server_that_answers_no_notice_holds_up_neither_the_stop_nor_the_next_
         began = time.monotonic()
         call.stop()
         assert time.monotonic() - began < BOUND_S
+        assert call.receipt() == ("cancelled", "cancel notice sent"), "it has left, though nobody answers it"
         log.wait("cancelled", id=number)
         assert McpCall(servers, "far__echo", text="next").content() == "next"
         assert len([post for post in log.of("post") if post["method"] == "initialize"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("shut-door", "the server cannot be reached"), ("refuse-notices", "status 500")]
+)
+def test_a_cancel_notice_that_the_server_does_not_take_is_not_called_sent(
+    tmp_path: Path, log: StandInLog, mode: str, words: str
+) -> None:
+    with HttpStandIn(log, mode) as far, mcp_servers(tmp_path, far=_entry(far)) as servers:
+        wait_state(servers, "ready")
+        call = McpCall(servers, "far__slow")
+        log.call_id(tool="slow")
+        began = time.monotonic()
+        call.stop()
+        assert time.monotonic() - began < BOUND_S
+        assert isinstance(call.error, Cancelled)
+        outcome, how = call.receipt()
+        assert outcome == "abandoned"
+        assert "the cancel notice could not be sent" in how
+        assert words in how
+
+
+def test_in_the_newest_protocol_the_end_of_the_request_is_the_notice(tmp_path: Path, log: StandInLog) -> None:
+    with HttpStandIn(log, "newest") as far, mcp_servers(tmp_path, far=_entry(far)) as servers:
+        wait_state(servers, "ready")
+        call = McpCall(servers, "far__slow")
+        log.call_id(tool="slow")
+        call.stop()
+        assert call.receipt() == ("cancelled", "cancel notice sent")
+
+
+@pytest.mark.parametrize("mode", [(), ("json",)], ids=["stream", "json"])
+def test_no_answer_is_asked_for_compressed_and_one_that_is_all_the_same_is_refused(
+    tmp_path: Path, log: StandInLog, mode: tuple[str, ...]
+) -> None:
+    with HttpStandIn(log, "encoded", *mode) as far, mcp_servers(tmp_path, far=_entry(far)) as servers:
+        wait_state(servers, "ready")
+        with pytest.raises(ToolFailed, match=r"its answer is encoded .'gzip'.; none may be"):
+            McpCall(servers, "far__echo", text="x").content()
+        assert {post["encoding"] for post in log.of("post")} == {"identity"}
+        assert wait_state(servers, "ready")
 
 
 def test_a_server_that_was_started_anew_is_given_a_new_session_within_the_call(

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from core.tool.mcp.listing import DESCRIPTION_BYTES, Names, listed
+from core.tool.mcp.listing import DESCRIPTION_BYTES, LISTING_BYTES, REMOTE_NAME_LENGTH, Listing, Names, listed
+from core.tool.mcp.schema import SCHEMA_BYTES
 
 GOOD: dict[str, Any] = {
     "type": "object",
@@ -53,8 +54,83 @@ def test_a_good_schema_is_kept_and_a_long_description_shortened() -> None:
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "'#/$defs/none'|/\\$defs/none"),
         ({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema"}}}, "127.0.0.1"),
         ({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "etc/passwd"),
+        ({"type": "object", "default": float("inf")}, "JSON compliant"),
+        ({"type": "object", "default": float("nan")}, "JSON compliant"),
+        ({"type": "object", "description": "half \ud83d"}, "half a character"),
+        ({"type": "object", "enum": ["x" * SCHEMA_BYTES]}, "longer than"),
+        (
+            {"type": "object", "x": {"pattern": "a", "default": {"pattern": "(a+)+"}}, "$ref": "#/x/default"},
+            "no schema",
+        ),
+        ({"type": "object", "properties": {"pattern": {}}, "$ref": "#/properties"}, "no schema"),
     ],
 )
 def test_a_schema_by_which_nothing_can_be_checked_is_refused(schema: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         listed("tool", None, schema)
+
+
+def test_regular_expressions_are_taken_out_of_a_schema_and_properties_of_that_name_stay() -> None:
+    slow = {"type": "string", "pattern": "^(a+)+$"}
+    found = listed(
+        "tool",
+        None,
+        {
+            "type": "object",
+            "properties": {"pattern": slow, "patternProperties": {"items": slow}, "b": {"$ref": "#/$defs/pattern"}},
+            "patternProperties": {"^(a+)+$": {}},
+            "additionalProperties": False,
+            "$defs": {"pattern": slow},
+            "propertyNames": {"pattern": "^(a+)+$"},
+            "allOf": [slow, {"patternProperties": {"(a+)+": {}}, "unevaluatedProperties": False}],
+            "unknown": slow,
+            "not": {"required": ["c"]},
+            "default": {"pattern": "stays"},
+        },
+    )
+    string = {"type": "string"}
+    assert found.parameters == {
+        "type": "object",
+        "properties": {"pattern": string, "patternProperties": {"items": string}, "b": {"$ref": "#/$defs/pattern"}},
+        "$defs": {"pattern": string},
+        "propertyNames": {},
+        "allOf": [string, {}],
+        "unknown": string,
+        "not": {"required": ["c"]},
+        "default": {"pattern": "stays"},
+    }
+
+
+@pytest.mark.parametrize("keyword", ["not", "if", "contains"])
+def test_a_schema_never_allows_less_for_want_of_a_regular_expression(keyword: str) -> None:
+    schema = {"type": "object", keyword: {"pattern": "a"}, "oneOf": [{"pattern": "a"}, {"pattern": "b"}]}
+    assert listed("tool", None, schema).parameters == {"type": "object", "properties": {}}
+
+
+def test_a_name_without_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="its name"):
+        listed("n" * (REMOTE_NAME_LENGTH + 1), None, GOOD)
+    assert listed("n" * REMOTE_NAME_LENGTH, None, GOOD)
+
+
+def test_a_list_is_taken_as_far_as_there_is_room_and_says_once_what_is_left_out() -> None:
+    listing = Listing()
+    listing.take("wrong", None, {"type": "object", "default": float("nan")})
+    long = {"type": "object", "properties": {"a": {"const": "x" * (SCHEMA_BYTES - 1000)}}}
+    for number in range(20):
+        listing.take(f"tool{number}", "d", long)
+    assert [tool.name for tool in listing.tools] == ["tool0", "tool1", "tool2", "tool3"]
+    assert sum(tool.size for tool in listing.tools) <= LISTING_BYTES
+    wrong, rest = listing.left_out
+    assert "'wrong' is left out" in wrong
+    assert "from 'tool4' on" in rest
+
+
+def test_names_of_tools_that_are_gone_are_forgotten() -> None:
+    names = Names()
+    other = names.give("other", "tool")
+    for number in range(100):
+        kept = names.give("one", f"tool{number}")
+        names.keep("one", [kept])
+    assert len(names) == 2
+    assert names.give("other", "tool") == other

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
 import termios
 import threading
 import time
@@ -20,7 +22,7 @@ from core.tool.mcp.call import Ended, RemoteCall
 from core.tool.output import SHOWN_BYTES
 from core.tool.tool import ToolFailed
 from tests.support.api_client import PATIENCE_S
-from tests.support.mcp_kit import McpCall, StandInLog, mcp_servers, stdio_entry, wait_state
+from tests.support.mcp_kit import PROGRAM, McpCall, StandInLog, is_alive, mcp_servers, stdio_entry, wait_state
 from tests.support.servers import wait_until
 from tests.support.shell_kit import children, descriptors
 
@@ -144,8 +146,8 @@ def test_a_server_sees_the_allowed_variables_and_its_own_and_no_other(
     assert "KEY=a-secret-of-its-own" in words
     assert f"PATH={os.environ['PATH']}" in words
     names = {word.partition("=")[0] for word in words}
-    # The last three are not ours: a mark, and what Python and the shell set for themselves.
-    assert names <= {"KEY", "PATH", "SHELL_CALL_ID", "LC_CTYPE", "PWD"}
+    # The last four are not ours: two marks, and what Python and the shell set for themselves.
+    assert names <= {"KEY", "PATH", "SHELL_CALL_ID", "MCP_SERVER_OF", "LC_CTYPE", "PWD"}
 
 
 def test_a_server_of_the_newest_protocol_alone_is_asked_in_its_own_way(tmp_path: Path, log: StandInLog) -> None:
@@ -157,6 +159,25 @@ def test_a_server_of_the_newest_protocol_alone_is_asked_in_its_own_way(tmp_path:
         number = log.call_id(tool="slow")
         call.stop()
         log.wait("cancelled", id=number)
+
+
+def test_what_a_tool_answers_is_not_checked_against_a_schema_of_its_server(tmp_path: Path, log: StandInLog) -> None:
+    with mcp_servers(tmp_path, one=stdio_entry(log, "wrong-output")) as servers:
+        wait_state(servers, "ready")
+        assert McpCall(servers, "one__structured").content() == '{"answer": 42}'
+
+
+def test_a_list_that_changes_all_the_time_is_asked_for_with_pauses_and_grows_nothing(
+    tmp_path: Path, log: StandInLog
+) -> None:
+    with mcp_servers(tmp_path, one=stdio_entry(log, "storm")) as servers:
+        wait_state(servers, "ready")
+        began, so_far = time.monotonic(), len(log.of("list"))
+        log.wait("list", so_far + 4)
+        # The first may come at once. Before the others there are pauses, each twice as long as the one before it.
+        assert time.monotonic() - began > 4 * mcp_session._LISTING_PAUSE_S
+        assert McpCall(servers, "one__echo", text="meanwhile").content() == "meanwhile"
+        assert len(servers._names) <= len(servers.tools()) + 1  # one list may be coming in
 
 
 # -- stops -------------------------------------------------------------------------------------
@@ -406,3 +427,42 @@ def test_servers_that_were_never_started_can_be_closed(tmp_path: Path, log: Stan
     began = time.monotonic()
     servers.close()
     assert time.monotonic() - began < PATIENCE_S
+
+
+def test_what_a_killed_server_of_ours_has_left_is_ended_by_the_next_start(tmp_path: Path, log: StandInLog) -> None:
+    run = f"exec {sys.executable} {PROGRAM} {log.path} child"
+    entry = {"command": "/bin/sh", "args": ["-c", f"kill -STOP $PPID; {run}"]}
+    code = (
+        "import json, pathlib, sys, threading; from tests.support.mcp_kit import mcp_servers\n"
+        "with mcp_servers(pathlib.Path(sys.argv[1]), one=json.loads(sys.argv[2])): threading.Event().wait()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ours = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), json.dumps(entry)], env=environment)
+    try:
+        (start,), (child,) = log.wait("start"), log.wait("child")
+    finally:
+        ours.kill()
+        ours.wait(PATIENCE_S)
+    left = [start["parent"], child["child"]]
+    assert all(map(is_alive, left)), "the supervisor is suspended, and has not noticed"
+    another = tmp_path / "another"
+    another.mkdir()
+    with mcp_servers(another, two=stdio_entry(StandInLog(tmp_path / "log2"))) as servers:
+        wait_state(servers, "ready")
+        assert all(map(is_alive, left)), "they belong to another DATA_DIR"
+    with mcp_servers(tmp_path, two=stdio_entry(StandInLog(tmp_path / "log3"))) as servers:
+        wait_state(servers, "ready")
+        assert not any(map(is_alive, left))
+        assert log.alive() == []
+
+
+def test_the_words_of_a_server_do_not_come_into_our_log_by_way_of_the_sdk() -> None:
+    code = (
+        "import logging; from core.logs import configure_logs; configure_logs('info')\n"
+        "import core.tool.mcp.session\n"
+        "for name in ('mcp.client.streamable_http', 'client', 'httpx2'): logging.getLogger(name).error('its words')\n"
+        "logging.getLogger('core').warning('ours')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "ours" in done.stderr
+    assert "its words" not in done.stderr

@@ -50,14 +50,14 @@ def serve(settings: Settings) -> None:
     """Take what the server needs, then serve until a signal."""
     _raise_file_limit()
     hide_from_same_user()  # for the worker too, which is a fork
-    if "shell" in settings.tools_allowed and os.geteuid() == 0:
-        log.warning("the server runs as root, and so do the commands of agents: give it a user of its own")
     with contextlib.ExitStack() as at_exit:
         # The worker is a fork and shares the lock: DATA_DIR is free again when both are gone.
         at_exit.callback(lock_data_dir(settings.data_dir).release)
         # Whatever is wrong with it is told here, in one line. The worker opens its own: connections do not survive a fork.
         open_database(settings.database_url, settings.data_dir).dispose()
         Toolbox(settings)
+        if "shell" in settings.tools_allowed and os.geteuid() == 0:
+            log.warning("the server runs as root, and so do the commands of agents: give it a user of its own")
         listener = at_exit.enter_context(bind(settings.host, settings.port))
         stand_in = None
         if settings.needs_stand_in:
