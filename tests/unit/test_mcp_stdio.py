@@ -445,15 +445,19 @@ def test_what_a_killed_server_of_ours_has_left_is_ended_by_the_next_start(tmp_pa
         ours.wait(PATIENCE_S)
     left = [start["parent"], child["child"]]
     assert all(map(is_alive, left)), "the supervisor is suspended, and has not noticed"
-    another = tmp_path / "another"
-    another.mkdir()
-    with mcp_servers(another, two=stdio_entry(StandInLog(tmp_path / "log2"))) as servers:
-        wait_state(servers, "ready")
-        assert all(map(is_alive, left)), "they belong to another DATA_DIR"
-    with mcp_servers(tmp_path, two=stdio_entry(StandInLog(tmp_path / "log3"))) as servers:
-        wait_state(servers, "ready")
-        assert not any(map(is_alive, left))
-        assert log.alive() == []
+    try:
+        another = tmp_path / "another"
+        another.mkdir()
+        with mcp_servers(another, two=stdio_entry(StandInLog(tmp_path / "log2"))) as servers:
+            wait_state(servers, "ready")
+            assert all(map(is_alive, left)), "they belong to another DATA_DIR"
+        with mcp_servers(tmp_path, two=stdio_entry(StandInLog(tmp_path / "log3"))) as servers:
+            wait_state(servers, "ready")
+            assert not any(map(is_alive, left))
+            assert log.alive() == []
+    finally:
+        for pid in filter(is_alive, left):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_the_words_of_a_server_do_not_come_into_our_log_by_way_of_the_sdk() -> None:

@@ -43,6 +43,9 @@ def configure_logs(level: str) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # It tells each plugin that it loads.
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    # They repeat what an MCP server says, as often as it says it.
+    for name in ("mcp", "client", "httpx2"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     # It shows addresses with their queries when it meets headers that it cannot read.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
 

@@ -105,7 +105,9 @@ def _is_mcp(name: str) -> bool:
 def _mcp_servers(settings: Settings) -> McpServers:
     assert settings.mcp_servers_file is not None  # checked with the settings
     entries = load_mcp_servers(settings.mcp_servers_file, os.environ)
-    return McpServers(entries, _environment(settings), settings.tool_timeout_ms / 1000, settings.tool_output_bytes)
+    return McpServers(
+        entries, _environment(settings), settings.tool_timeout_ms / 1000, settings.tool_output_bytes, settings.data_dir
+    )
 
 
 def _environment(settings: Settings) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from core.tool.mcp.notice import Notice
 from core.tool.tool import ToolFailed
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Ended:
     failure: ToolFailed | None = None
     #: Whether the server has heard of the call; and, if it was cancelled, also of that.
     was_sent: bool = True
+    #: Why it could not be told that the call is cancelled.
+    notice_fault: str | None = None
 
 
 class StopAsked:
@@ -75,12 +78,14 @@ class RemoteCall:
             self._tell(letter)
 
     async def _work(self) -> None:
+        notice = Notice()
         try:
             answer = await self._connection.call(self._tool, self._arguments, self._on_progress, self._mark_sent)
         except ToolFailed as failure:
             self.end(Ended(failure=failure, was_sent=self._was_sent))
         except asyncio.CancelledError:
-            self.end(Ended(was_sent=self._was_sent))
+            must_ask = self._was_sent and self._connection.sends_notices_apart
+            self.end(Ended(was_sent=self._was_sent, notice_fault=await notice.fault() if must_ask else None))
         except Exception as error:
             self.end(Ended(failure=ToolFailed(f"the call failed: internal error ({type(error).__name__})")))
             raise

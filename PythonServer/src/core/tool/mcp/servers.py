@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from core.tool.marked import kill_marked
 from core.tool.mcp.call import Ended, Letter, RemoteCall
 from core.tool.mcp.config import Entry
 from core.tool.mcp.listing import Listed, Names
@@ -33,17 +37,30 @@ _MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _SILENCE_S: Final = 5.0
 #: Seconds of a close for the cancel notices of calls that still run.
 _NOTICES_S: Final = 0.3
+#: The variable that says whose a server's processes are, and the seconds for ending those of an earlier life of ours.
+OWNER: Final = "MCP_SERVER_OF"
+_SWEEP_S: Final = 0.2
+
+
+def owner_of(data_dir: Path) -> str:
+    """What the processes of the servers of this DATA_DIR have in ``OWNER``."""
+    return hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:16]
 
 
 class McpServers:
     """Start it, and close it. Until it is started, and while a server does not answer, its tools are not there."""
 
     def __init__(
-        self, entries: Mapping[str, Entry], environment: Mapping[str, str], timeout_s: float, output_cap: int
-    ) -> None:
-        """``environment``: the variables that the servers' processes see. ``timeout_s``: the limit of a call."""
+        self, entries: Mapping[str, Entry], environment: Mapping[str, str], timeout_s: float, output_cap: int,
+        data_dir: Path,
+    ) -> None:  # fmt: skip
+        """``environment``: the variables that the servers' processes see. ``timeout_s``: the limit of a call.
+
+        Nobody else uses the ``data_dir``: processes of servers that were started for it before are ended.
+        """
         self._entries = dict(entries)
-        self._environment = environment
+        self._owner = owner_of(data_dir)
+        self._environment = {**environment, OWNER: self._owner}
         self._timeout_s = timeout_s
         self._output_cap = output_cap
         self._names = Names()
@@ -103,6 +120,9 @@ class McpServers:
             call.end(Ended())
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A supervisor that was itself stopped (SIGSTOP) when we were killed is still there, and all that it watches.
+        if not kill_marked([f"{OWNER}={self._owner}"], _SWEEP_S):
+            log.warning("processes of MCP servers that an earlier start has left could not be ended in time")
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(self._serve())
 
@@ -127,6 +147,7 @@ class McpServers:
         for listed in tools:
             name = self._names.give(server, listed.name)
             made[name] = McpTool(name, listed, server, self, self._timeout_s, self._output_cap)
+        self._names.keep(server, made)
         self._tools[server] = made  # in one step: others look at it at this moment
 
     # -- calls, from the threads that wait for them ----------------------------------------------

@@ -15,11 +15,12 @@ from mcp import types
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from core.tool.mcp.config import Entry, StdioEntry
 from core.tool.mcp.errors import first_of, has_not_begun, is_closed, text_of, words_for
 from core.tool.mcp.http import http_streams
-from core.tool.mcp.listing import Listed, listed
+from core.tool.mcp.listing import Listed, Listing
 from core.tool.mcp.stdio import StdioServer
 from core.tool.tool import ToolFailed
 
@@ -35,6 +36,12 @@ _LONGEST_PAUSE_S: Final = 60.0
 _GOOD_SESSION_S: Final = 30.0
 #: A server that lists more is not believed.
 _MOST_TOOLS: Final = 1000
+_MOST_PAGES: Final = 100
+#: Seconds between two lists, for a server that changes its own all the time: doubled each time, up to the most.
+_LISTING_PAUSE_S: Final = 0.5
+_LONGEST_LISTING_PAUSE_S: Final = 30.0
+#: Lines about tools that are left out, for each server.
+_MOST_REMARKS: Final = 50
 
 
 class State(StrEnum):
@@ -53,6 +60,18 @@ class Limits:
     message_bytes: int
 
 
+class _Session(ClientSession):
+    """Of the SDK, without its checks of what a tool answers: a schema of the server's own could hold up the loop."""
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """The model reads the answer as it is."""
+
+    def forget_others(self, names: set[str]) -> None:
+        """Keep nothing of tools that are not listed any more."""
+        self._tool_output_schemas.clear()
+        self._x_mcp_header_maps = {name: each for name, each in self._x_mcp_header_maps.items() if name in names}
+
+
 class Connection:
     """Connects, again and again while that fails; calls tools. ``on_tools`` gets each new list of tools."""
 
@@ -67,11 +86,12 @@ class Connection:
         self._environment = environment
         self._limits = limits
         self._on_tools = on_tools
-        self._session: ClientSession | None = None
+        self._session: _Session | None = None
         self._lost = asyncio.Event()
         self._wanted = asyncio.Event()
         self._has_changed = self._is_listing = False
         self._reason = ""
+        self._remarks: set[str] = set()
         #: Done when the attempt to connect that runs now, or comes next, is over.
         self._attempt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -80,6 +100,12 @@ class Connection:
         """How it stands now; from any thread."""
         is_lost = self._state is State.READY and self._session is None
         return State.CONNECTING if is_lost else self._state
+
+    @property
+    def sends_notices_apart(self) -> bool:
+        """Over HTTP a cancel notice is a request of its own, which may fail; in the newest protocol there is none."""
+        version = self._session.protocol_version if self._session is not None else None
+        return not isinstance(self._entry, StdioEntry) and version not in MODERN_PROTOCOL_VERSIONS
 
     # -- connecting ------------------------------------------------------------------------------
 
@@ -136,7 +162,7 @@ class Connection:
 
     async def _serve(self, incoming: Any, outgoing: Any) -> None:
         info = types.Implementation(name="pythonserver", version="0")
-        session = ClientSession(incoming, outgoing, message_handler=self._hear, client_info=info)
+        session = _Session(incoming, outgoing, message_handler=self._hear, client_info=info)
         async with session:
             try:
                 with anyio.fail_after(HANDSHAKE_S):
@@ -156,20 +182,29 @@ class Connection:
 
     # -- the list of tools -----------------------------------------------------------------------
 
-    async def _list(self, session: ClientSession) -> None:
-        tools: list[Listed] = []
+    async def _list(self, session: _Session) -> None:
+        listing = Listing()
         cursor: str | None = None
-        while True:
+        names: set[str] = set()
+        for _ in range(_MOST_PAGES):
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor) if cursor else None)
-            for tool in page.tools:
-                try:
-                    tools.append(listed(tool.name, tool.description or tool.title, tool.input_schema))
-                except ValueError as error:
-                    log.warning("MCP server %s: the tool %.80r is left out: %s", self.name, tool.name, error)
+            for tool in page.tools[: _MOST_TOOLS - len(names)]:
+                names.add(tool.name)
+                # In a thread: the loop is that of all servers.
+                await asyncio.to_thread(listing.take, tool.name, tool.description or tool.title, tool.input_schema)
             cursor = page.next_cursor
-            if not cursor or len(tools) > _MOST_TOOLS:
+            if not cursor or len(names) >= _MOST_TOOLS:
                 break
-        self._on_tools(tools[:_MOST_TOOLS])
+        session.forget_others(names)
+        self._on_tools(listing.tools)
+        self._say(listing.left_out)
+
+    def _say(self, lines: list[str]) -> None:
+        """Each line once, and not without limit."""
+        for line in lines:
+            if line not in self._remarks and len(self._remarks) < _MOST_REMARKS:
+                self._remarks.add(line)
+                log.warning("MCP server %s: %s", self.name, line)
 
     async def _hear(self, message: object) -> None:
         session = self._session
@@ -179,11 +214,14 @@ class Connection:
         if self._is_listing:
             return  # who lists now, lists once more
         self._is_listing = True
+        pause = _LISTING_PAUSE_S
         try:
             while self._has_changed:
                 self._has_changed = False
                 with anyio.move_on_after(HANDSHAKE_S):
                     await self._list(session)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_LISTING_PAUSE_S)
         finally:
             self._is_listing = False
 
@@ -210,7 +248,7 @@ class Connection:
                 raise ToolFailed(f"the MCP server {self.name!r} failed: {text_of(error)}") from error
         raise AssertionError("the last attempt returns or raises")
 
-    async def _ready(self) -> ClientSession:
+    async def _ready(self) -> _Session:
         """The session; if there is none, the next attempt is made now, and waited for."""
         if self._session is None:
             if self._attempt.done():

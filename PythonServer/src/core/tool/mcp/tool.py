@@ -79,6 +79,8 @@ class McpTool(Tool):
                 return Ended()
         if letter.answer is not None or letter.failure is not None:
             run.settle(Outcome.ALREADY_DONE, "it had finished")
+        elif letter.notice_fault is not None:
+            run.settle(Outcome.ABANDONED, f"the cancel notice could not be sent: {letter.notice_fault}")
         elif letter.was_sent:
             run.settle(Outcome.CANCELLED, "cancel notice sent")
         else:
