@@ -277,7 +277,7 @@ def _try(examples: int, length: int, chat: type[Chat] = Chat) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(70, 25)
+    _try(40, 25)
 
 
 @pytest.mark.slow
