@@ -132,7 +132,7 @@ def test_a_goal_with_a_deaf_tool_is_final_in_time_and_the_receipt_says_that_the_
     switch.wait_reached()
     asked_at = time.monotonic()
     answer = cancel_goal(run, "a", wait_ms=30_000)
-    assert time.monotonic() - asked_at < 3.5  # 1.7 s is what a tool has
+    assert time.monotonic() - asked_at < 3.5  # 1.5 s is what a tool has
     assert outcomes(answer["receipt"]) == [("tool", "abandoned"), ("goal", "cancelled")]
     assert run.wait_parked() == "awaiting_input"
     assert statuses(run) == {"a": BY_USER, "b": DONE}

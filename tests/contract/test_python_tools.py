@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.plan.scheduler import ABANDON_AFTER_S
-from core.tool.tool import ToolFailed, ToolResult, ToolRun
+from core.tool.tool import ABANDON_AFTER_S, ToolFailed, ToolResult, ToolRun
 from tests.support.api_client import Run
 from tests.support.five_checks import five_checks
 from tests.support.going_back import of_type
@@ -124,7 +123,7 @@ def test_a_deaf_tool_is_left_behind_in_two_seconds_and_its_late_result_is_droppe
     assert time.monotonic() - stopped_at < 1  # long before the tool is given up
     assert (first["stopped"], first["parked"], first["state"]) == (True, False, "stopping")
     assert run.wait_parked() == "awaiting_input"
-    assert ABANDON_AFTER_S - 0.2 < time.monotonic() - stopped_at < ABANDON_AFTER_S + 1.2
+    assert ABANDON_AFTER_S - 0.1 < time.monotonic() - stopped_at < ABANDON_AFTER_S + 1.5
     assert _receipt(run)[0] == ("tool", "abandoned")
     _check_goal(run)
     assert _results(run) == ["cancelled by operator"]

@@ -13,9 +13,9 @@ from core.cancellation import Cancelled, Cause, CauseWord, Registration, Scope
 from core.clock import Alarm, alarm_clock
 from core.errors import ServerError
 
-#: Seconds after its stop at which a call that has not ended is left behind. A process got TERM at 0 and KILL at 1.0,
-#: and its turn is over at 1.8.
-ABANDON_AFTER_S: Final = 1.7
+#: Seconds after its stop at which a call that has not ended is left behind: so long before its turn is over (1.8) that
+#: the goals around it come to their own end, also on a slow machine.
+ABANDON_AFTER_S: Final = 1.5
 #: So many threads of calls that were left behind, and no tool that may add to them is run any more.
 MAX_ABANDONED: Final = 32
 
