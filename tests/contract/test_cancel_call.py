@@ -113,11 +113,14 @@ def test_one_of_three_commands_is_stopped_and_the_others_go_on_with_their_result
 
 
 def test_ten_stops_of_a_call_at_once_are_one_with_one_receipt(
-    shell_server: ServerProcess, models: ModelServer, key: str
+    shell_server: ServerProcess, models: ModelServer, key: str, tmp_path: Path
 ) -> None:
-    run = shell_server.api(key).start(_shell(key, LONG))
+    flag = tmp_path / "flag"
+    wait = {"command": f"until [ -e {flag} ]; do sleep 0.05; done"}  # the turn is not over before all were answered
+    run = shell_server.api(key).start(_shell(key, LONG, wait))
     call_id = run.wait_event("tool_output", text="begun\n")["call_id"]
     answers = in_threads(10, lambda _: cancel_call(_seen_by(run), call_id, wait_ms=30_000))
+    flag.touch()
     assert all(answer == answers[0] for answer in answers)
     assert (answers[0]["stopped"], answers[0]["ended"]) == (True, True)
     assert run.wait_parked() == "awaiting_input"
