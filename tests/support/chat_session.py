@@ -164,7 +164,7 @@ class ChatSession:
     def say(self, text: str, client_id: str | None = None) -> Any:
         """A message to the newest run."""
         run_id = self.run_id
-        answer = refused(lambda: self.main.post_input(ALICE, run_id, text, None, client_id))
+        answer = refused(lambda: self.main.talk.post_input(ALICE, run_id, text, None, client_id))
         if isinstance(answer, dict):
             known = self._told.messages.get(answer["message_id"])
             if answer["disposition"] != "duplicate":

@@ -130,7 +130,7 @@ def get_run(path: RunPath) -> dict[str, Any]:
 @run_routes.post("/v1/runs/<run_id>/input", responses={202: InputAccepted, **INPUT_PROBLEMS})
 def post_input(path: RunPath, body: InputBody) -> Answer:
     """A message: starts a turn if the run is parked, else waits for the end of the turn that runs."""
-    answer = _main().post_input(
+    answer = _main().talk.post_input(
         current_caller(), path.run_id, body.text, body.if_turn, body.client_message_id
     )
     return answer, 202
@@ -204,4 +204,4 @@ def get_receipts(path: RunPath) -> dict[str, Any]:
 @run_routes.get("/v1/runs/<run_id>/inbox", responses={200: Inbox, **READ_PROBLEMS})
 def get_inbox(path: RunPath) -> dict[str, Any]:
     """The messages that wait."""
-    return _main().get_inbox(current_caller(), path.run_id)
+    return _main().talk.get_inbox(current_caller(), path.run_id)

@@ -18,6 +18,7 @@ from core.engine.call_pool import CallPool
 from core.engine.embedded import Engine
 from core.engine.recovery import settle_lost_turns
 from core.engine.stopping import StopAnswer
+from core.engine.talking import Talking
 from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError, StoreError
 from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
 from core.plan.plan import Plan
@@ -31,7 +32,7 @@ from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
 from core.session.replay import Replay
 from core.session.run_state import TERMINAL
-from core.session.starts import accept_message, start_run
+from core.session.starts import start_run
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
 from core.settings import Settings
@@ -68,6 +69,8 @@ class Main:
         pool = CallPool(settings.call_threads)
         skillset = ChatBot2(self.agents, self.database, settings.auto_title)
         self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
+        #: Messages into runs.
+        self.talk = Talking(self.engine, self.reading)
         self._toolbox.start()
         for start in following:
             self.engine.launch(start)
@@ -83,14 +86,6 @@ class Main:
             tools = {name: agent.profile.tools for name, agent in self.agents.items()}
             check_plan(PlanSpec.model_validate(new.plan), agents=tools, agent=new.agent)
         return self.engine.accept(lambda tx: start_run(tx, caller, new))
-
-    def post_input(
-        self, caller: Caller, run_id: str, text: str, if_turn: str | None, client_message_id: str | None
-    ) -> dict[str, Any]:
-        """A message to a run: starts a turn, or waits for the end of the one that runs."""
-        return self.engine.accept(
-            lambda tx: accept_message(tx, caller, run_id, text, if_turn, client_message_id)
-        )
 
     def roll_back(self, caller: Caller, run_id: str, if_turn: str | None) -> dict[str, Any]:
         """Take the newest turn, which was stopped or failed, out of the transcript."""
@@ -229,11 +224,6 @@ class Main:
         """The receipts of the run's stopped turns."""
         with self.reading() as connection:
             return {"receipts": queries.receipts(connection, find_run(connection, caller, run_id)["id"])}
-
-    def get_inbox(self, caller: Caller, run_id: str) -> dict[str, Any]:
-        """The messages that wait."""
-        with self.reading() as connection:
-            return {"messages": queries.inbox(connection, find_run(connection, caller, run_id)["id"])}
 
     def export_session(self, caller: Caller, session_id: str) -> list[dict[str, Any]]:
         """The lines of a session; see :mod:`core.session.portable`."""

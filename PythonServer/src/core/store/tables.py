@@ -127,10 +127,59 @@ messages: Final = Table(
     Column("text", Text, nullable=False),
     #: ``queued``; ``held`` (kept at a stop, waits for the next message); ``delivered``, ``returned``, ``withdrawn``.
     Column("state", String(20), nullable=False),
+    #: The turn that it was delivered to.
     Column("turn_id", String(40)),
+    #: How it was to go in: ``queue``, ``steer``, ``redirect`` or ``interrupt``.
+    Column("mode", String(20), nullable=False, server_default="queue"),
+    #: The goal that it is for; None: all.
+    Column("goal_id", String(128)),
+    #: Its place among the messages of that turn; 0 is the one that started it.
+    Column("position", Integer),
     Column("created_at", Float, nullable=False),
+    #: When it got its fate.
+    Column("settled_at", Float),
     UniqueConstraint("run_id", "number"),
     UniqueConstraint("run_id", "client_message_id"),
+)
+
+questions: Final = Table(
+    "questions",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    Column("turn_id", String(40), nullable=False),
+    Column("goal_id", String(128)),
+    #: The tool call that asks.
+    Column("call_id", String(40), nullable=False),
+    Column("question", Text, nullable=False),
+    #: List of texts to choose from; None: any text.
+    Column("options", JSON),
+    #: ``pending``; ``answered``, ``declined``, ``cancelled`` (by a stop), ``expired``.
+    Column("state", String(20), nullable=False),
+    Column("answer", Text),
+    Column("comment", Text),
+    #: Why it was cancelled.
+    Column("cause", String(20)),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("settled_at", Float),
+    Index("ix_questions_run", "run_id", "id"),
+)
+
+#: What stands for a part of a session's history in requests. The newest that is not undone is in force.
+compactions: Final = Table(
+    "compactions",
+    metadata,
+    Column("id", String(40), primary_key=True),
+    Column("session_id", String(128), nullable=False),
+    Column("run_id", ForeignKey("runs.id"), nullable=False),
+    #: The messages ``[first:last]`` of the whole history that the summary stands for.
+    Column("first", Integer, nullable=False),
+    Column("last", Integer, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("undone_at", Float),
+    Index("ix_compactions_session", "session_id", "id"),
 )
 
 idempotency_keys: Final = Table(
