@@ -10,8 +10,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# So many processes run the tests side by side: mostly they wait. WORKERS=0 runs them one after the other.
-WORKERS ?= 4
+# So many processes run the tests side by side: half of the time they wait. WORKERS=0 runs them one after the other.
+WORKERS ?= 3
 KILLS ?= 200
 
 # What has been installed, and from which list; a changed list installs again.
@@ -33,7 +33,7 @@ run: $(RUNTIME) $(if $(filter smollm2,$(LLM)),$(REAL)) ## start the server; LLM=
 
 .PHONY: test
 test: $(DEV) ## the tests: unit, contract, race, architecture, browser
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not real and not slow"
+	@$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m "not real and not slow"
 
 .PHONY: test-real
 test-real: $(DEV) ## the tests against a real model server

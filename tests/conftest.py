@@ -4,13 +4,32 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support.model_server import ModelServer
 from tests.support.servers import LocalServer, ServerProcess
 
+#: Part of a test's name -> what the tests with it share, too dear to have in several processes.
+SHARED = {"tests/browser/": "chromium", "[postgresql": "PostgreSQL"}
+
 _keys = itertools.count(1)
+
+
+class _ByFile(LoadFileScheduling):
+    """Where several processes run the tests, a file is one's: its servers are started once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        found = [shared for part, shared in SHARED.items() if part in nodeid]
+        return found[0] if found else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
+    """How pytest-xdist deals them out."""
+    return _ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -51,13 +51,17 @@ def parameters(operation: dict[str, Any], place: str) -> set[str]:
     return {each["name"] for each in operation.get("parameters", []) if each["in"] == place}
 
 
+#: 202 if it has started a turn, 200 if it has undone something.
+TWO_SUCCESSES = {"POST /v1/runs/{run_id}/compact"}
+
+
 def test_every_route_has_one_success_with_a_form(description: dict[str, Any]) -> None:
     found = {
         route: [bool(answer["content"]) for status, answer in operation["responses"].items() if status[0] == "2"]
         for route, operation in operations(description)
     }
     assert len(found) > len(USER_SESSION_ENDPOINTS)
-    assert {route: forms for route, forms in found.items() if forms != [True]} == {}
+    assert {route: forms for route, forms in found.items() if forms != [True] * (1 + (route in TWO_SUCCESSES))} == {}
 
 
 def test_every_reference_leads_somewhere(description: dict[str, Any]) -> None:
@@ -84,7 +88,7 @@ def test_only_a_route_with_a_body_refuses_bodies_and_only_one_that_changes_somet
         statuses = operation["responses"].keys()
         has_body = "requestBody" in operation
         assert statuses & ABOUT_BODIES == (ABOUT_BODIES if has_body else set()), route
-        assert has_body or "409" not in statuses, route
+        assert has_body or route.startswith("DELETE") or "409" not in statuses, route
         assert ("401" in statuses) == bool(operation.get("security")), route
         assert "404" in statuses or not parameters(operation, "path"), route
 

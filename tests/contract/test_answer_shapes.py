@@ -6,7 +6,7 @@ import pytest
 import requests
 from pydantic import BaseModel
 
-from api import answers
+from api import answers, inbox_answers
 from tests.support.api_client import PATIENCE_S, Api, Run
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan, start_streaming
@@ -59,7 +59,7 @@ def _all_views(described: Described, run: Run) -> dict[str, Any]:
         "plan": described.get("/v1/runs/{run_id}/plan", answers.PlanView, ids=ids),
         "transcript": described.get("/v1/runs/{run_id}/transcript", answers.Transcript, ids=ids),
         "receipts": described.get("/v1/runs/{run_id}/receipts", answers.Receipts, ids=ids),
-        "inbox": described.get("/v1/runs/{run_id}/inbox", answers.Inbox, ids=ids),
+        "inbox": described.get("/v1/runs/{run_id}/inbox", inbox_answers.Inbox, ids=ids),
     }
 
 

@@ -263,8 +263,9 @@ def test_the_time_limit_of_a_deaf_function_frees_the_goal_and_its_late_words_are
     five_checks(run, models, key)
 
 
-def test_a_hundred_stops_of_deaf_functions_use_up_nothing_and_the_server_says_when_it_has_too_many(
-    models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [MAX_ABANDONED + 4, pytest.param(3 * MAX_ABANDONED + 4, marks=pytest.mark.slow)])
+def test_many_stops_of_deaf_functions_use_up_nothing_and_the_server_says_when_it_has_too_many(
+    models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(FunctionTool, "ends_within_s", 0.01)
     threads_before = threading.active_count()
@@ -273,7 +274,7 @@ def test_a_hundred_stops_of_deaf_functions_use_up_nothing_and_the_server_says_wh
         run = api.start("say hello")
         run.wait_parked()
         held: list[Stage] = []
-        for number in range(100):
+        for number in range(count):
             if len(held) == MAX_ABANDONED:
                 assert threading.active_count() - threads_before < MAX_ABANDONED + 20
                 _check_no_more(run, models, f"{key}-{number}")

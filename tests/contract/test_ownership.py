@@ -43,7 +43,7 @@ def test_every_route_that_acts_on_a_run_refuses_strangers_and_those_without_a_to
         assert requests.request(method, server.url + path, timeout=PATIENCE_S).status_code == 401, f"{method} {rule}"
     for method, rule in of_a_run:
         path = rule.replace("<run_id>", run.id)
-        body = {"text": "hello"} if rule.endswith("/input") else {}
+        body = {"text": "hello"} if rule.endswith("/input") else {"position": 0} if method == "PATCH" else {}
         for nosy in (stranger, elsewhere, other_session):
             answer = nosy.request(method, path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), f"{method} {rule}"
@@ -95,6 +95,10 @@ def test_each_scope_opens_its_routes_only(
     for is_allowed, method, path, body in (
         (may_read, "GET", run.path, None),
         (may_read, "GET", f"{run.path}/transcript", None),
+        (may_read, "GET", f"{run.path}/inbox/m_none", None),
+        (may_create, "DELETE", f"{run.path}/inbox/m_none", None),
+        (may_create, "POST", f"{run.path}/compact", {}),
+        (may_create, "PATCH", f"{run.path}/inbox/m_none", {"position": 0}),
         (may_create, "POST", f"{run.path}/input", {"text": say_done(key)}),
         (may_stop, "POST", f"{run.path}/cancel", {"inbox": "drop"}),
     ):

@@ -108,31 +108,35 @@ def _assert_stopped_by_the_user(run: Run, models: ModelServer, key: str) -> None
     assert [event["type"] for event in events].count("stop_requested") == 1
 
 
-def test_nothing_that_was_acknowledged_is_lost(own: ServerProcess, models: ModelServer, key: str) -> None:
+#: Messages and new runs of each of eight users.
+@pytest.mark.parametrize(("messages", "runs"), [(3, 4), pytest.param(12, 13, marks=pytest.mark.slow)])
+def test_nothing_that_was_acknowledged_is_lost(
+    own: ServerProcess, models: ModelServer, key: str, messages: int, runs: int
+) -> None:
     running = start_streaming(own.api(), models, key)
     acknowledged: list[str] = []
 
     def send(number: int) -> None:
         api = own.api()
-        for _ in range(12):
+        for _ in range(messages):
             answer = api.post(f"{running.path}/input", {"text": say_done(key)}, expect=202)
             acknowledged.append(answer["message_id"])
-        for turn in range(13):
+        for turn in range(runs):
             fields = {"input": say_done(key), "planning": "none", "session_id": f"{key}-{number}-{turn}"}
             acknowledged.append(api.post("/v1/runs", fields, expect=201)["run_id"])
 
     in_threads(8, send)
     own.kill()
-    assert len(acknowledged) == 200
-    messages = [name for name in acknowledged if name.startswith("m_")]
+    assert len(acknowledged) == 8 * (messages + runs)
+    inputs = [name for name in acknowledged if name.startswith("m_")]
     own.start()
     after = seen_at(own, running)
-    for run_id in set(acknowledged) - set(messages):
+    for run_id in set(acknowledged) - set(inputs):
         run = Run(after.api, {"run_id": run_id, "session_id": "", "turn_id": ""})
         assert run.wait_parked() == "awaiting_input"
         assert run.transcript()[0]["content"] == say_done(key)
     queued = [each["message_id"] for each in all_events(after) if each["type"] == "message_queued"]
-    assert sorted(queued) == sorted(messages)
+    assert sorted(queued) == sorted(inputs)
     kept = [each["message_id"] for each in after.api.get(f"{after.path}/inbox")["messages"]]
     delivered = [each["message_id"] for each in all_events(after) if each["type"] == "message_delivered"]
     assert delivered + kept == queued

@@ -19,8 +19,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, say_done
 from tests.support.servers import ServerProcess, wait_until
 
-#: What a feed keeps is 10,000 events: four times as many, written as fast as it goes.
-MANY = 40_000
+#: What a feed keeps is 10,000 events: twice and four times as many, written as fast as it goes.
+MANY = [20_000, pytest.param(40_000, marks=pytest.mark.slow)]
 #: KiB that the server may grow by meanwhile: what is kept for readers, the answer itself, and what Python makes of it.
 GROWTH_KIB = 48 * 1024
 RESYNC = {"event": "resync", "data": "{}"}
@@ -104,17 +104,18 @@ def _check_the_rest_is_there(frames: list[dict[str, str]], run: Run) -> None:
     assert rest == whole[len(ids) :]
 
 
+@pytest.mark.parametrize("many", MANY)
 def test_a_reader_that_never_reads_slows_nobody_is_kept_in_bounds_and_told_to_resync(
-    own: ServerProcess, models: ModelServer, key: str
+    own: ServerProcess, models: ModelServer, key: str, many: int
 ) -> None:
     run = own.api().start(say_done(key))
     run.wait_parked()
-    line = script("trickle", tokens=MANY, interval_ms=0, key=key)
+    line = script("trickle", tokens=many, interval_ms=0, key=key)
     memory = _memory(own)
     _, alone_s = _say_and_read(run, line)
     with closing(StuckReader(run)) as stuck:
         seen, beside_s = _say_and_read(run, line)
-        assert _texts(seen) == _words(MANY)
+        assert _texts(seen) == _words(many)
         assert _memory(own) - memory < GROWTH_KIB
         assert beside_s < 2 * alone_s + 5, "the machine may be busy, but nothing waits for the reader"
         *frames, last = stuck.read_on()
@@ -143,20 +144,21 @@ def test_a_reader_that_is_stuck_for_five_minutes_changes_nothing_for_the_run(
     _check_the_rest_is_there(frames, run)
 
 
+@pytest.mark.parametrize("many", MANY)
 def test_a_run_that_nobody_reads_runs_to_its_end_and_keeps_nothing_for_readers(
-    own: ServerProcess, models: ModelServer, key: str
+    own: ServerProcess, models: ModelServer, key: str, many: int
 ) -> None:
     run = own.api().start(script("trickle", tokens=1, key=key))
     wait_until(lambda: _is_parked(run), "the first turn parks")
     memory = _memory(own)
     began = time.monotonic()
-    run.say(script("trickle", tokens=MANY, interval_ms=0, key=key))
+    run.say(script("trickle", tokens=many, interval_ms=0, key=key))
     models.wait_closed(2, key=key, timeout_s=5 * PATIENCE_S)
     assert time.monotonic() - began < 5 * PATIENCE_S
     wait_until(lambda: _is_parked(run), "the second turn parks")
     assert _memory(own) - memory < GROWTH_KIB
     assert _count_readers(run) == 0
-    assert _texts(all_events(run)) == [*_words(1), *_words(MANY)]
+    assert _texts(all_events(run)) == [*_words(1), *_words(many)]
 
 
 def test_a_replay_from_any_number_is_the_rest_of_the_log_to_the_byte(

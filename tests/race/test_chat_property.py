@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from core.errors import (
+    MessageIsSettled,
     NotFound,
     NotInteractive,
     RunIsBusy,
@@ -30,6 +31,7 @@ from core.errors import (
     TurnIsOver,
     TurnNotStopped,
 )
+from core.session.inbox import WAITING
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
 from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MANNERS, MOVES, Move, histories, plans
@@ -129,6 +131,20 @@ class Chat(RuleBasedStateMachine):
             assert isinstance(answer, RunIsOver if state in TERMINAL else NotInteractive), answer
         else:
             assert answer is None or not answer.stopped
+
+    @rule(index=st.integers(0, 5), position=st.none() | st.integers(0, 5), is_waiting=OFTEN)
+    def change_inbox(self, index: int, position: int | None, is_waiting: bool) -> None:
+        """A message is withdrawn, or put at another place; most often one that waits."""
+        chat = self.chat
+        of_run = [row for row in chat.log.messages if row["run_id"] == chat.run_id] if chat.log and chat.run else []
+        found = [row for row in of_run if row["state"] in WAITING or not is_waiting]
+        if not found:
+            self.say()
+            return
+        message, is_calm = found[index % len(found)], chat.is_calm
+        answer = chat.step(lambda: chat.change_inbox(message["id"], position))
+        may = message["state"] in WAITING or (message["state"], position) == ("withdrawn", None)
+        assert not is_calm or isinstance(answer, dict if may else MessageIsSettled), answer
 
     @rule(how=st.sampled_from(["roll_back", "regenerate", "resume", "resume"]), is_stopped_first=OFTEN, ambush=AT_BEGINNING)
     def go_back(self, how: str, is_stopped_first: bool, ambush: Any) -> None:
@@ -277,7 +293,7 @@ def _try(examples: int, length: int, chat: type[Chat] = Chat) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_random_chat_is_sound_after_every_step() -> None:
-    _try(40, 25)
+    _try(15, 25)
 
 
 @pytest.mark.slow

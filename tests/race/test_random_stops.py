@@ -1,4 +1,4 @@
-"""Seven hundred turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
+"""Hundreds of turns, each stopped at a random instant: every one ends once, says the truth, and leaves nothing."""
 
 import contextlib
 import os
@@ -208,7 +208,13 @@ def _pool_threads(pool: CallPool) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("provider", "turns_a_user"), [("de2generator", 50), ("openai", 20)])
+@pytest.mark.parametrize(
+    ("provider", "turns_a_user"),
+    [
+        ("de2generator", 12), ("openai", 8),
+        pytest.param("de2generator", 50, marks=pytest.mark.slow), pytest.param("openai", 20, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_hundreds_of_turns_stopped_at_a_random_instant_each_end_once_and_leave_nothing(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, turns_a_user: int
 ) -> None:

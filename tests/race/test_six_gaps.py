@@ -156,7 +156,7 @@ def test_the_documented_helpers_act_on_the_plan_of_the_goal_that_calls_them(
     seen: list[bool] = []
 
     def ask(*arguments: Any) -> Reply:
-        if "act" in arguments[0].messages[-1]["content"]:
+        if "act" in arguments[0]().messages[-1]["content"]:
             inside.hold()
             seen.append(is_stopped())
             set_stopped(True)
@@ -186,7 +186,7 @@ def test_a_goal_that_stops_its_own_plan_ends_the_turn_as_a_stop_would_and_others
     original: Callable[..., Reply] = agent.ask
 
     def ask(*arguments: Any) -> Reply:
-        if arguments[0].messages[-1]["content"] == "stop yourself":
+        if arguments[0]().messages[-1]["content"] == "stop yourself":
             set_stopped(True)
         return original(*arguments)
 

@@ -91,6 +91,10 @@ class Run:
         """``POST …/terminate``."""
         return self.api.post(f"{self.path}/terminate", fields, expect=expect)  # type: ignore[no-any-return]
 
+    def inbox(self) -> list[dict[str, Any]]:
+        """The messages that wait."""
+        return self.api.get(f"{self.path}/inbox")["messages"]  # type: ignore[no-any-return]
+
     def transcript(self) -> list[dict[str, Any]]:
         """The session's messages."""
         return self.api.get(f"{self.path}/transcript")["messages"]  # type: ignore[no-any-return]

@@ -41,13 +41,17 @@ class Told:
     stops: list[tuple[str, str, list[Row]]] = field(default_factory=list)
     #: Turn, goal and, of a call, call of which it said so.
     parts: list[tuple[str, str, str | None]] = field(default_factory=list)
+    #: Ids of messages of which it said that they are withdrawn, or returned.
+    fates: list[tuple[str, str]] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     #: Runs that were terminated.
     ended: list[str] = field(default_factory=list)
 
     def copy(self) -> Told:
         """As it is now."""
-        return Told(dict(self.messages), list(self.stops), list(self.parts), list(self.runs), list(self.ended))
+        return Told(
+            dict(self.messages), list(self.stops), list(self.parts), list(self.fates), list(self.runs), list(self.ended)
+        )
 
 
 class Log:
@@ -172,6 +176,7 @@ def _check_turn(turn: Row, log: list[Row]) -> None:
         assert end["data"]["cause"] == stops[0]["data"]["cause"] == turn["stop"]["cause"]
         assert end["data"]["cause"] in set(CauseWord)
         _check_receipt(end["data"]["receipt"])
+        assert end["data"]["inbox"] == turn["stop"]["inbox"]
 
 
 def _check_goals(turn: Row, log: list[Row]) -> None:
@@ -288,9 +293,22 @@ def _check_messages(log: Log) -> None:
         begun = [event for event in mine if event["type"] == "turn_started"]
         assert [event["data"]["input"] for event in begun] == ([message["text"]] if fates == ["delivered"] else [])
         if begun:
+            assert message["settled_at"] is not None
             assert begun[0]["turn_id"] == message["turn_id"]
-            delivered.setdefault(message["run_id"], []).append(begun[0]["seq"])
+            if not [event for event in mine if event["type"] == "message_moved"]:
+                delivered.setdefault(message["run_id"], []).append(begun[0]["seq"])
     assert all(seqs == sorted(seqs) for seqs in delivered.values()), "delivered out of order"
+    _check_inbox_of_stops(log)
+
+
+def _check_inbox_of_stops(log: Log) -> None:
+    """What the record of a stop says of the messages is what became of them."""
+    states = {message["id"]: message["state"] for message in log.messages}
+    for turn in log.turns:
+        told = (turn["stop"] or {}).get("inbox") or {}
+        for fate in ("returned", "withdrawn"):
+            assert [states[message_id] for message_id in told.get(fate, ())] == [fate] * len(told.get(fate, ()))
+        assert turn["state"] != "open" or "returned" not in [states[message_id] for message_id in told.get("kept", ())]
 
 
 # -- the transcript ----------------------------------------------------------------------------------------
@@ -333,6 +351,8 @@ def _check_told(log: Log, told: Told) -> None:
     for message_id, (run_id, words, client_id) in told.messages.items():
         row = rows[message_id]
         assert (row["run_id"], row["text"], row["client_message_id"]) == (run_id, words, client_id)
+    for message_id, state in told.fates:
+        assert rows[message_id]["state"] == state, f"it said that it was {state}"
     for turn_id, goal_id, call_id in told.parts:
         of_turn = log.of_turn(next(turn for turn in log.turns if turn["id"] == turn_id))
         ends = [event["data"] for event in of_turn if event["goal_id"] == goal_id and event["type"] == "goal_status"]

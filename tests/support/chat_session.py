@@ -16,7 +16,7 @@ from core.cancellation import Cause, CauseWord
 from core.engine.stopping import StopAnswer
 from core.errors import NotFound
 from core.provider.provider import ModelRequest, ToolCall
-from core.session.records import NewRun, StopOrder
+from core.session.records import NewMessage, NewRun, StopOrder
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
 from tests.support.chat_invariants import Log, Told, check, check_users, parts_of
@@ -164,7 +164,7 @@ class ChatSession:
     def say(self, text: str, client_id: str | None = None) -> Any:
         """A message to the newest run."""
         run_id = self.run_id
-        answer = refused(lambda: self.main.talk.post_input(ALICE, run_id, text, None, client_id))
+        answer = refused(lambda: self.main.talk.post_input(ALICE, run_id, NewMessage(text, client_message_id=client_id)))
         if isinstance(answer, dict):
             known = self._told.messages.get(answer["message_id"])
             if answer["disposition"] != "duplicate":
@@ -190,6 +190,8 @@ class ChatSession:
         answer = refused(actions[how])
         if isinstance(answer, StopAnswer) and answer.stopped:
             self._told.stops.append((answer.run_id, str(answer.turn_id), answer.receipt))
+        if isinstance(answer, StopAnswer) and answer.inbox is not None:
+            self._told.fates += [(each, fate) for fate in ("returned", "withdrawn") for each in answer.inbox[fate]]
         if isinstance(answer, StopAnswer) and how == "terminate":
             self._told.ended.append(run_id)
         return answer
@@ -210,6 +212,16 @@ class ChatSession:
             return error
         if isinstance(answer, dict) and answer["stopped"]:
             self._told.parts.append((answer["turn_id"], answer["goal_id"], answer["call_id"]))
+        return answer
+
+    def change_inbox(self, message_id: str, position: int | None) -> Any:
+        """Put a message of the newest run at another place; None: withdraw it."""
+        run_id, talk = self.run_id, self.main.talk
+        if position is not None:
+            return refused(lambda: talk.move_message(ALICE, run_id, message_id, position))
+        answer = refused(lambda: talk.withdraw_message(ALICE, run_id, message_id))
+        if isinstance(answer, dict):
+            self._told.fates.append((message_id, "withdrawn"))
         return answer
 
     def go_back(self, how: str) -> Any:

@@ -20,8 +20,9 @@ from core.engine.embedded import Engine
 from core.plan.goal import Goal
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
+from core.session.messages import accept_message
 from core.session.queries import events_after
-from core.session.records import NewRun, TurnStart
+from core.session.records import NewMessage, NewRun, TurnStart
 from core.session.said import Said
 from core.session.starts import start_run
 from core.session.turn import Turn
@@ -119,6 +120,16 @@ def open_store(folder: Path, url: str | None = None) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+def send(
+    tx: Transaction, run_id: str, text: str, if_turn: str | None = None, client_id: str | None = None,
+    caller: User = ALICE,
+) -> tuple[dict[str, Any], TurnStart | None]:  # fmt: skip
+    """A message to a run: the answer, and the turn that it starts."""
+    message = NewMessage(text, if_turn=if_turn, client_message_id=client_id)
+    accepted, start = accept_message(tx, caller, run_id, message, lambda _: None)
+    return accepted.to_json(), start
 
 
 def build_plan(

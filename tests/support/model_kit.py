@@ -54,8 +54,11 @@ class Port:
         """The events of one type."""
         return [data for kind, data in self.events if kind is event_type]
 
-    def step(self, scope: Scope) -> None:
-        scope.checkpoint()
+    def begin_request(self, owner: object, call: ModelCall) -> None:
+        """Nobody talks to it."""
+
+    def end_request(self, owner: object, is_cut: bool) -> None:
+        """Nobody talked to it."""
 
     def note_call(self, *_: Any) -> None:
         """No tools here."""
@@ -127,10 +130,10 @@ def goal_scope() -> Scope:
 
 def new_asked(scope: Scope | None = None) -> Asked:
     """Somebody who asks."""
-    return Asked(object(), "g", scope or goal_scope(), lambda _: None)
+    return Asked(object(), "g", scope or goal_scope(), lambda *_: None)
 
 
 def ask(agent: Agent, asked: Asked | None = None, port: Port | None = None) -> str:
     """The agent's answer to hello."""
     request = ModelRequest(HELLO, agent.profile.model)
-    return agent.ask(request, asked or new_asked(), port or Port()).text
+    return agent.ask(lambda: request, asked or new_asked(), port or Port()).text

@@ -135,5 +135,5 @@ def check_nothing_left(server: LocalServer) -> None:
 
 
 def _threads_of_turns() -> list[str]:
-    names = ("turn-", "deadline", "shutdown", "resolver")
+    names = ("turn-", "deadline", "liveness", "shutdown", "resolver")
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]

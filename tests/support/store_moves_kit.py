@@ -11,10 +11,9 @@ import pytest
 from core.cancellation import Cause, CauseWord
 from core.errors import ServerError
 from core.session.queries import inbox
-from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.starts import accept_message
+from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
 from core.session.turns import begin_turn, end_turn, request_stop
-from tests.support.core_kit import ALICE, Store, User
+from tests.support.core_kit import ALICE, Store, User, send
 
 STOP = StopOrder(Cause(CauseWord.USER, "enough"))
 TERMINATE = StopOrder(Cause(CauseWord.USER), ends_run=True)
@@ -39,6 +38,11 @@ def begin(store: Store, start: TurnStart) -> StopOrder | None:
 
 def stop(store: Store, start: TurnStart, order: StopOrder = STOP) -> bool:
     """Ask the turn to stop; whether there was something to stop."""
+    return stop_record(store, start, order).is_stopped
+
+
+def stop_record(store: Store, start: TurnStart, order: StopOrder = STOP) -> StopRecord:
+    """The same, and what became of the messages that waited."""
     return store.decide(lambda tx: request_stop(tx, start.run_id, start.turn_id, order))
 
 
@@ -55,7 +59,7 @@ def say(
     caller: User = ALICE,
 ) -> tuple[dict[str, Any], TurnStart | None]:  # fmt: skip
     """Send a message: the answer, and the turn that it started."""
-    return store.decide(lambda tx: accept_message(tx, caller, start.run_id, text, if_turn, client_id))
+    return store.decide(lambda tx: send(tx, start.run_id, text, if_turn, client_id, caller))
 
 
 def refused(kind: type[ServerError], work: Callable[[], Any]) -> ServerError:

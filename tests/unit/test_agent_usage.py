@@ -32,8 +32,11 @@ class Port:
 
     workers: Any = None
 
-    def step(self, scope: Scope) -> None:
-        scope.checkpoint()
+    def begin_request(self, owner: object, call: ModelCall) -> None:
+        pass
+
+    def end_request(self, owner: object, is_cut: bool) -> None:
+        pass
 
     def note_call(self, *_: Any) -> None:
         raise AssertionError("no tools")
@@ -74,7 +77,7 @@ def _usage(provider: Says) -> dict[str, Any]:
     agent = Agent(AgentProfile("a", "", "m"), provider, 0.5, RetryPolicy(max_attempts=1))
     scope = Scope.root().open(Level.GOAL, "g")
     with contextlib.suppress(Cancelled, ProviderSilent, ProviderUnreachable):
-        agent.ask(REQUEST, Asked(object(), "g", scope, lambda _: None), port)
+        agent.ask(lambda: REQUEST, Asked(object(), "g", scope, lambda *_: None), port)
     (usage,) = port.usage
     return usage
 

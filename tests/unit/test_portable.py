@@ -22,11 +22,10 @@ from core.session.going_back import resume, roll_back
 from core.session.portable import read_lines, session_lines
 from core.session.records import StopOrder, TurnStart
 from core.session.repair import repair
-from core.session.starts import accept_message
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
 from tests.support.api_client import PATIENCE_S
-from tests.support.core_kit import ALICE, Store, Turns, open_store
+from tests.support.core_kit import ALICE, Store, Turns, open_store, send
 from tests.support.core_plans import specs
 from tests.support.portable import Lines, comparable
 
@@ -103,7 +102,7 @@ class _Talk:
 
     def say(self, run_id: str) -> TurnStart:
         """The next message."""
-        start = self.store.decide(lambda tx: accept_message(tx, ALICE, run_id, "and then?", None, None))[1]
+        start = self.store.decide(lambda tx: send(tx, run_id, "and then?"))[1]
         assert start is not None
         return start
 
@@ -124,7 +123,7 @@ def test_a_session_that_was_taken_in_is_exported_as_it_came(
     if waiting is not None:  # a turn is open, and messages wait for its end
         talk.say(run_id)
     for _ in range(waiting or 0):
-        shared.decide(lambda tx: accept_message(tx, ALICE, run_id, "later", None, None))
+        shared.decide(lambda tx: send(tx, run_id, "later"))
 
     lines = _export(shared, session_id)
     once = _copy(shared, lines, f"{session_id}-once")

@@ -21,12 +21,11 @@ from core.session import queries
 from core.session.access import find_run, find_session
 from core.session.records import StopOrder, TurnOutcome
 from core.session.run_state import OPEN, TERMINAL, RunState
-from core.session.starts import accept_message
 from core.session.turn import Turn
 from core.session.turns import begin_turn, end_turn, request_stop
 from core.store.tables import IS_LIVE, IS_OPEN, events, turns
 from tests.support.api_client import PATIENCE_S
-from tests.support.core_kit import ALICE, BOB, Store, Turns, User, open_store
+from tests.support.core_kit import ALICE, BOB, Store, Turns, User, open_store, send
 from tests.support.core_plans import specs
 
 USER = StopOrder(Cause(CauseWord.USER, "enough"))
@@ -121,7 +120,7 @@ def test_the_newest_open_run_is_that_of_the_newest_turn_not_of_the_newest_run(st
         newest = queries.newest_open_run(connection, ALICE)
         assert newest is not None
         assert newest["id"] == new.run_id
-    store.decide(lambda tx: accept_message(tx, ALICE, old.run_id, "next", None, None))
+    store.decide(lambda tx: send(tx, old.run_id, "next"))
     with store.database.connect() as connection:
         newest = queries.newest_open_run(connection, ALICE)
         assert newest is not None
@@ -167,7 +166,7 @@ def test_the_bounds_of_a_turns_log_leave_nothing_of_it_out(store: Store) -> None
     for _ in range(2):  # two runs of one session
         run_ids.append(run_id := store.start().run_id)
         _work_on_the_open_turn(store, run_id)
-        store.decide(lambda tx, r=run_id: accept_message(tx, ALICE, r, "next", None, None))  # type: ignore[misc]
+        store.decide(lambda tx, r=run_id: send(tx, r, "next"))  # type: ignore[misc]
         _work_on_the_open_turn(store, run_id, TERMINATE)
     run_ids.append(store.start().run_id)  # and one whose turn is open
     with store.database.connect() as connection:
@@ -210,7 +209,7 @@ def test_receipts_are_those_of_the_stopped_turns_oldest_first(store: Store) -> N
         outcome = TurnOutcome("cancelled", [], USER, items[number])
         turn_id = store.run(start.run_id)["turn_id"]
         store.decide(lambda tx, t=turn_id, o=outcome: end_turn(tx, start.run_id, t, o))  # type: ignore[misc]
-        store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "next", None, None))
+        store.decide(lambda tx: send(tx, start.run_id, "next"))
     with store.database.connect() as connection:
         found = queries.receipts(connection, start.run_id)
     assert [each["receipt"] for each in found] == items
@@ -221,7 +220,7 @@ def test_the_inbox_is_in_the_order_of_delivery(store: Store) -> None:
     start = store.start()
     store.decide(lambda tx: begin_turn(tx, start.run_id))
     for text in ("a", "b"):
-        store.decide(lambda tx, t=text: accept_message(tx, ALICE, start.run_id, t, None, None))  # type: ignore[misc]
+        store.decide(lambda tx, t=text: send(tx, start.run_id, t))  # type: ignore[misc]
     store.decide(lambda tx: request_stop(tx, start.run_id, start.turn_id, USER))
     with store.database.connect() as connection:
         assert [(each["text"], each["held"]) for each in queries.inbox(connection, start.run_id)] == [

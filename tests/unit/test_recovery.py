@@ -23,13 +23,12 @@ from core.session import queries
 from core.session.records import StopOrder, TurnStart
 from core.session.said import turn_messages
 from core.session.said_log import read_said
-from core.session.starts import accept_message
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
 from core.session.turns import begin_turn, request_stop
 from core.store.tables import turns
 from tests.support.api_client import PATIENCE_S
-from tests.support.core_kit import ALICE, Store, Turns, open_store, wait_set
+from tests.support.core_kit import Store, Turns, open_store, send, wait_set
 from tests.support.core_plans import specs
 
 STOP = StopOrder(Cause(CauseWord.USER, "enough"))
@@ -143,7 +142,7 @@ def test_a_batch_run_that_was_lost_has_failed(store: Store) -> None:
 def test_a_parked_run_and_one_that_is_over_are_left_alone(store: Store) -> None:
     start = _in_flight(store)
     settle_lost_turns(store.writer)
-    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "next", None, None))
+    store.decide(lambda tx: send(tx, start.run_id, "next"))
     settle_lost_turns(store.writer)
     assert store.run(start.run_id)["state"] == "awaiting_input"
     assert _types(store, start.run_id).count("turn_cancelled") == 2
@@ -151,7 +150,7 @@ def test_a_parked_run_and_one_that_is_over_are_left_alone(store: Store) -> None:
 
 def test_what_waited_in_the_inbox_is_still_there(store: Store) -> None:
     start = _in_flight(store)
-    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "later", None, None))
+    store.decide(lambda tx: send(tx, start.run_id, "later"))
     settle_lost_turns(store.writer)
     with store.database.connect() as connection:
         assert [each["text"] for each in queries.inbox(connection, start.run_id)] == ["later"]
@@ -160,7 +159,7 @@ def test_what_waited_in_the_inbox_is_still_there(store: Store) -> None:
 def test_a_message_that_came_during_the_stop_starts_a_turn_on_the_next_server(store: Store) -> None:
     start = _in_flight(store)
     store.decide(lambda tx: request_stop(tx, start.run_id, start.turn_id, STOP))
-    store.decide(lambda tx: accept_message(tx, ALICE, start.run_id, "and now this", None, None))
+    store.decide(lambda tx: send(tx, start.run_id, "and now this"))
     (following,) = settle_lost_turns(store.writer)
     assert following.input == "and now this"
     assert store.run(start.run_id)["state"] == "queued"
@@ -207,7 +206,7 @@ def test_the_log_gives_the_message_that_the_live_turn_wrote_wherever_it_was_stop
     with shared.database.connect() as connection:
         row = connection.execute(select(turns).where(turns.c.id == start.turn_id)).mappings().one()
         plan = queries.read_plan(connection, row)
-        said, _ = read_said(connection, row, plan["goals"])
+        said = read_said(connection, row, plan["goals"]).said
     end = next(json.loads(each.json) for each in shared.events(start.run_id) if each.type in TURN_ENDS)
     assert end["messages"] == outcome.messages
     assert end["messages"] == turn_messages(said, outcome.state, end.get("cause"))

@@ -60,7 +60,9 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert (settings.database_url, settings.nats_url) == (None, None)
     assert (settings.llm_provider, settings.llm_base_url) == ("de2generator", None)
     assert (settings.turn_workers, settings.call_threads, settings.cancel_timeout_ms) == (8, 256, 500)
+    assert settings.idle_limit_ms == 600_000
     assert not settings.auto_title
+    assert settings.compact_at_tokens == 100_000
     assert settings.tools_allowed == ()
     assert settings.configured_key is None
     assert list(settings.agents) == ["default"]
@@ -103,7 +105,15 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
         ("CALL_THREADS", "-3"),
         ("CANCEL_TIMEOUT_MS", "0"),
         ("CANCEL_TIMEOUT_MS", "half a second"),
+        ("IDLE_LIMIT_MS", "-1"),
+        ("IDLE_LIMIT_MS", "604800001"),
+        ("IDLE_LIMIT_MS", "ten minutes"),
+        ("IDLE_LIMIT_MS", "nan"),
+        ("IDLE_LIMIT_MS", "inf"),
+        ("IDLE_LIMIT_MS", "1.5"),
         ("AUTO_TITLE", "perhaps"),
+        ("COMPACT_AT_TOKENS", "-1"),
+        ("COMPACT_AT_TOKENS", "many"),
         ("LOG_LEVEL", "loud"),
     ],
 )

@@ -18,10 +18,9 @@ from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
 from core.session.records import StopOrder, TurnOutcome
 from core.session.said import placeholder, said_by, turn_messages
-from core.session.starts import accept_message
 from core.session.transcript import read_transcript, request_messages, results_for
 from core.session.turns import begin_turn, end_turn
-from tests.support.core_kit import ALICE, Store, build_plan, open_store, what_was_said
+from tests.support.core_kit import ALICE, Store, build_plan, open_store, send, what_was_said
 
 
 @pytest.fixture
@@ -177,7 +176,7 @@ def test_the_transcript_is_each_turns_question_and_answer_over_all_runs_of_the_s
         said = turn_messages(what_was_said(text), state, "user" if order else None)
         outcome = TurnOutcome(state, said, order, [])
         store.decide(lambda tx, s=start, o=outcome: end_turn(tx, run_id, s.turn_id, o))  # type: ignore[misc]
-        following = store.decide(lambda tx, n=number: accept_message(tx, ALICE, run_id, f"q{n}", None, None)[1])  # type: ignore[misc]
+        following = store.decide(lambda tx, n=number: send(tx, run_id, f"q{n}")[1])  # type: ignore[misc]
         assert following is not None
         start = following
     with store.database.connect() as connection:

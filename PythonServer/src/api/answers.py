@@ -24,11 +24,15 @@ class RunCreated(BaseModel):
 
 
 class InputAccepted(BaseModel):
-    """What became of a message; turn_id is there if it has started a turn."""
+    """What became of a message; turn_id is the turn that it has started, goes into, or stops.
+
+    A message that is steered or redirected and is not met by a request to a model any more starts the next turn.
+    """
 
     message_id: str
     turn_id: str | None = None
-    disposition: Literal["started", "queued", "duplicate"]
+    disposition: Literal["started", "queued", "steered", "redirected", "interrupted", "duplicate"]
+    receipt: list["ReceiptItem"] | None = Field(default=None, description="What the interrupt has stopped so far")
 
 
 class Resumed(BaseModel):
@@ -72,8 +76,17 @@ class ReceiptItem(BaseModel):
     detail: str | None = None
 
 
+class StopInbox(BaseModel):
+    """What a stop did with the messages that waited: ids, in the order of delivery."""
+
+    policy: Literal["keep", "return", "drop"]
+    kept: list[str]
+    returned: list[str]
+    withdrawn: list[str]
+
+
 class StopAnswerBody(BaseModel):
-    """What a stop came to."""
+    """What a stop came to. inbox is null if it had nothing to do with the messages that wait."""
 
     run_id: str
     turn_id: str | None
@@ -81,6 +94,7 @@ class StopAnswerBody(BaseModel):
     parked: bool
     state: RunState
     receipt: list[ReceiptItem]
+    inbox: StopInbox | None
 
 
 class PartStopAnswer(BaseModel):
@@ -117,6 +131,7 @@ class Receipt(BaseModel):
     cause: CauseWord
     reason: str | None
     receipt: list[ReceiptItem]
+    inbox: StopInbox | None = Field(description="Of a turn; null for a part of one, and where it is not known")
 
 
 class Receipts(BaseModel):
@@ -232,21 +247,6 @@ class Transcript(BaseModel):
     messages: list[TranscriptMessage]
 
 
-class WaitingMessage(BaseModel):
-    """A message that waits; held since a stop."""
-
-    message_id: str
-    text: str
-    held: bool
-    created_at: Time
-
-
-class Inbox(BaseModel):
-    """In the order in which they will be delivered."""
-
-    messages: list[WaitingMessage]
-
-
 class Imported(BaseModel):
     """The session, and the run in which it goes on."""
 
@@ -276,7 +276,10 @@ class NotReady(BaseModel):
 
 
 class Problem(BaseModel):
-    """RFC 9457. Some have further members: errors, field, receipt, run_id, session_id, stopped, turn_id."""
+    """RFC 9457.
+
+    Some have further members: cause, errors, field, receipt, run_id, session_id, settled, state, stopped, turn_id.
+    """
 
     type: str
     title: str
@@ -293,7 +296,9 @@ _CODES: Final = {
     401: "unauthenticated",
     403: "insufficient_scope",
     404: "not_found",
-    409: "session_is_busy, run_is_over, turn_is_over, not_interactive, run_is_busy, turn_not_stopped, session_exists",
+    409: "session_is_busy, run_is_over, turn_is_over, not_interactive, run_is_busy, turn_not_stopped, session_exists, "
+    "message_is_settled, redirect_limit, question_is_settled",
+    410: "question_is_expired",
     413: "payload_too_large",
     415: "unsupported_media_type",
     422: "invalid_request, invalid_plan, idempotency_key_reused",
@@ -320,9 +325,13 @@ NO_PROBLEMS: Final = _problems(500)
 #: Of a route that reads: ``LIST_PROBLEMS`` without, ``READ_PROBLEMS`` with the id of a run.
 LIST_PROBLEMS: Final = _problems(401, 403, 422, 500, 503)
 READ_PROBLEMS: Final = LIST_PROBLEMS | _problems(404)
+#: Of the route that withdraws a message: it has no body.
+WITHDRAW_PROBLEMS: Final = READ_PROBLEMS | _problems(409)
 #: Of a route with a body.
 WRITE_PROBLEMS: Final = READ_PROBLEMS | _problems(400, 409, 413, 415)
 INPUT_PROBLEMS: Final = WRITE_PROBLEMS | _problems(429)
+#: Of the route that answers a question.
+RESOLVE_PROBLEMS: Final = WRITE_PROBLEMS | _problems(410)
 _UNRECORDED: Final[Declared] = {
     500: _answer(
         "application/problem+json", _ref("Problem"),

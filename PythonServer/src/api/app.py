@@ -8,8 +8,11 @@ from flask_openapi import Info, OpenAPI
 from api.answers import Problem
 from api.auth.jwt_middleware import protect_routes
 from api.errors import register_error_handlers, validation_error_response
+from api.v1.compaction import compaction_routes
 from api.v1.events import event_routes
 from api.v1.health import health_routes
+from api.v1.inbox import inbox_routes
+from api.v1.interrupts import interrupt_routes
 from api.v1.page import page_routes
 from api.v1.runs import run_routes
 from api.v1.session import session_routes
@@ -70,7 +73,10 @@ def create_app(settings: Settings) -> OpenAPI:
     app.extensions["runtime"] = Runtime(settings)
     protect_routes(app, settings)
     register_error_handlers(app)
-    for routes in (session_routes, run_routes, event_routes, portable_routes, tool_routes, health_routes):
+    for routes in (
+        session_routes, run_routes, inbox_routes, interrupt_routes, event_routes, portable_routes, tool_routes,
+        health_routes, compaction_routes,
+    ):  # fmt: skip
         app.register_api(routes)
     app.register_blueprint(page_routes)
     app.add_url_rule("/openapi.json", "openapi_json", lambda: app.api_doc)

@@ -71,10 +71,16 @@ class CreateRunBody(_Body):
     on_server_lost: Literal["park", "resume"] = Field(
         default="park", description="resume: a turn that a lost server left is taken up again by the next one"
     )
-    busy_mode: Literal["queue"] = "queue"
+    busy_mode: Literal["queue", "steer", "redirect", "interrupt", "reject"] = Field(
+        default="queue", description="What a message without a mode means while a turn is open; reject: 409 run_is_busy"
+    )
     deadline_ms: int | None = Field(
         default=None, ge=1, le=7 * 24 * 3600 * 1000, description="Limit of a turn"
     )
+    idle_limit_ms: int | None = Field(
+        default=None, ge=0, le=7 * 24 * 3600 * 1000,
+        description="A turn without progress for so long is stopped; 0: never. By default as the server is set up",
+    )  # fmt: skip
     messages: list[Any] | None = Field(
         default=None,
         description="An earlier conversation, in the form of OpenAI's or Anthropic's messages; what is broken is repaired",
@@ -97,7 +103,12 @@ class InputBody(_Body):
     model_config = _example(text="Only two ways, please")
 
     text: NotBlank = Field(min_length=1)
-    mode: Literal["queue"] = "queue"
+    mode: Literal["queue", "steer", "redirect", "interrupt"] | None = Field(
+        default=None, description="What it means while a turn is open; by default the run's busy_mode"
+    )
+    goal_id: str | None = Field(
+        default=None, max_length=128, description="Of a steer or redirect: for this goal only; by default for all"
+    )
     if_turn: str | None = Field(default=None, max_length=40)
     client_message_id: str | None = Field(default=None, min_length=1, max_length=128)
 
@@ -134,6 +145,37 @@ class GoBackBody(_Body):
     if_turn: str | None = Field(default=None, max_length=40, description="Only if this is the newest turn; else 409")
 
 
+class MoveMessageBody(_Body):
+    """Another place for a message that waits."""
+
+    model_config = _example(position=0)
+
+    position: int = Field(ge=0, description="Among the messages that wait; 0 is the next one, beyond the end the last")
+
+
+class CompactBody(_Body):
+    """A compaction of the history, or the undoing of the newest one."""
+
+    model_config = _example()
+
+    if_turn: str | None = Field(default=None, max_length=40, description="Only if this is the newest turn; else 409")
+    undo: bool = Field(default=False, description="Take the newest compaction back; the one before is in force again")
+
+
+class ResolveBody(_Body):
+    """The user's word on a question."""
+
+    model_config = _example(disposition="answered", answer="the second one")
+
+    disposition: Literal["answered", "declined"]
+    answer: NotBlank | None = Field(
+        default=None, min_length=1, max_length=100_000, description="One of the options, if there are any"
+    )
+    comment: NotBlank | None = Field(
+        default=None, min_length=1, max_length=100_000, description="Further words for the model"
+    )
+
+
 class TerminateBody(_Body):
     """The end of the run."""
 
@@ -165,6 +207,12 @@ class RunPath(BaseModel):
     run_id: str
 
 
+class MessagePath(RunPath):
+    """A message of the run in the path."""
+
+    message_id: str
+
+
 class GoalPath(RunPath):
     """A goal of the run's current turn in the path."""
 
@@ -175,6 +223,12 @@ class CallPath(RunPath):
     """A tool call of the run's current turn in the path."""
 
     call_id: str
+
+
+class InterruptPath(RunPath):
+    """A question of the run in the path."""
+
+    interrupt_id: str
 
 
 class SessionPath(BaseModel):
@@ -190,6 +244,12 @@ class RunsQuery(_Query):
     state: RunState | None = None
     cursor: str | None = Field(default=None, pattern=r"^r_[0-9A-Z]{26}$", description="next_cursor of the page before")
     limit: int = Field(default=50, ge=1, le=200)
+
+
+class InterruptsQuery(_Query):
+    """Which questions; by default all."""
+
+    status: Literal["pending", "answered", "declined", "cancelled", "expired"] | None = None
 
 
 class PlanQuery(_Query):

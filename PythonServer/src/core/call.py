@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -47,6 +48,8 @@ class Call:
         self.id = call_id or new_id("c")
         self.goal_id = goal_id
         self.scope = scope
+        #: Says that something has come of it which no event tells (yet); set by the book in which it stands.
+        self.note_progress: Callable[[], None] = lambda: None
         #: Set when the code that runs the call has left it, however.
         self.ended = threading.Event()
         self._lock = threading.Lock()
@@ -87,7 +90,9 @@ class Call:
 class CallBook:
     """The open calls of one turn, so that a stop can say what it found."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_progress: Callable[[], None] = lambda: None) -> None:
+        """``note_progress``: the turn's; called often."""
+        self._note_progress = note_progress
         self._lock = threading.Lock()
         self._open: dict[str, Call] = {}
         # Calls that met the stop of the turn by themselves: they may leave before the stop has looked into the book.
@@ -95,6 +100,7 @@ class CallBook:
 
     def add(self, call: Call) -> None:
         """Before the call does anything that a stop would have to undo."""
+        call.note_progress = self._note_progress
         with self._lock:
             self._open[call.id] = call
 

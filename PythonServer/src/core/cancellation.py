@@ -9,6 +9,9 @@ A :class:`Scope` is a node of the tree process > run > turn > goal > call.
   born stopped, so whatever starts during a stop meets the stop at its first :meth:`Scope.checkpoint`.
 * The first end wins. ``cancel`` and ``finish`` race under one lock and exactly one of them decides how the
   scope ended; the other is told. This is the only arbiter between "stopped" and "finished an instant ago".
+* A stop may depend on a *claim*: "only if nothing has happened since I looked". The claim is entered before the
+  lock is taken and left before the aborts run. What would void it comes before, and then the stop changes
+  nothing, or it comes after the stop.
 * Whoever blocks registers an *abort* first: ``with scope.on_cancel(wake): blocking_line()``. Aborts run once,
   on the thread that cancels, after the lock is released, each in its own ``try``. They must not block.
 * Nothing polls. :meth:`Scope.sleep` and :meth:`Scope.wait_for` wait for work *or* stop.
@@ -30,6 +33,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import TracebackType
@@ -82,6 +86,8 @@ class Verdict(StrEnum):
     JOINED = "joined"
     #: It had finished, of itself or after an earlier stop (``is_stopped`` tells); nothing was changed.
     OVER = "over"
+    #: The claim on which it depended did not hold any more; nothing was changed.
+    VOID = "void"
 
 
 _BUILD: Final = object()
@@ -208,12 +214,17 @@ class Scope:
 
     # -- ending: the first end wins ----------------------------------------------------
 
-    def cancel(self, cause: Cause, first: Callable[[], None] | None = None) -> Verdict:
+    def cancel(
+        self, cause: Cause, first: Callable[[], None] | None = None, claim: AbstractContextManager[bool] | None = None
+    ) -> Verdict:
         """Stop this scope and everything below it, then run their aborts on this thread.
 
         ``first`` runs before them, if this call is the one that stops the scope: nothing has been woken yet.
+        ``claim`` yields whether the scope may be stopped at all, and keeps it so until it is left.
         """
-        with self._lock:
+        with contextlib.nullcontext(True) if claim is None else claim as holds, self._lock:
+            if not holds:
+                return Verdict.VOID
             if self._finished:
                 return Verdict.OVER
             if self._cause is not None:

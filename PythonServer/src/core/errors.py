@@ -98,10 +98,34 @@ class TurnNotStopped(ServerError):
     code, status, title = "turn_not_stopped", 409, "The newest turn was not stopped"
 
 
+class MessageIsSettled(ServerError):
+    """The message does not wait any more; ``state`` says what became of it."""
+
+    code, status, title = "message_is_settled", 409, "The message does not wait any more"
+
+
+class QuestionIsSettled(ServerError):
+    """The question was answered, declined or withdrawn before; ``settled`` says which, ``cause`` by which stop."""
+
+    code, status, title = "question_is_settled", 409, "The question is settled"
+
+
+class QuestionIsExpired(ServerError):
+    """Its time was over before the answer came."""
+
+    code, status, title = "question_is_expired", 410, "The question has expired"
+
+
 class IdempotencyConflict(ServerError):
     """The same Idempotency-Key came with another body."""
 
     code, status, title = "idempotency_key_reused", 422, "The Idempotency-Key was used with another body"
+
+
+class RedirectLimit(ServerError):
+    """The answer was cut off so often, one time after the other, that another redirect would lead nowhere."""
+
+    code, status, title = "redirect_limit", 409, "The answer was redirected too often"
 
 
 class QueueFull(ServerError):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from ulid import ULID
 
-Prefix = Literal["s", "r", "t", "g", "c", "q", "m"]
+Prefix = Literal["s", "r", "t", "g", "c", "q", "m", "k"]
 
 
 def new_id(prefix: Prefix) -> str:

@@ -23,7 +23,9 @@ HINTS = {
     "turn_workers": "a whole number from 1 to 1000",
     "call_threads": "a whole number from 1 to 10000",
     "cancel_timeout_ms": "a whole number of milliseconds from 1 to 60000",
+    "idle_limit_ms": "a whole number of milliseconds from 0 (off) to 604800000",
     "auto_title": "on or off",
+    "compact_at_tokens": "a whole number of tokens, or 0 for never",
     "tool_timeout_ms": "a whole number of milliseconds from 1 to 3600000",
     "tool_output_bytes": "a whole number of bytes from 1024 to 67108864",
     "delegate_depth": "a whole number from 1 to 10",
@@ -72,7 +74,11 @@ class Settings(ToolSettings):
     turn_workers: int = Field(default=8, ge=1, le=1000)
     call_threads: int = Field(default=256, ge=1, le=10_000)
     cancel_timeout_ms: int = Field(default=500, ge=1, le=60_000)
+    #: A turn without progress for so long is stopped, unless its run says otherwise; 0: never.
+    idle_limit_ms: int = Field(default=600_000, ge=0, le=7 * 24 * 3600 * 1000)
     auto_title: bool = False
+    #: A history of more tokens, by estimate, is compacted before a turn; 0: none is.
+    compact_at_tokens: int = Field(default=100_000, ge=0, le=1_000_000_000)
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, NoDecode
 CommaList = Annotated[tuple[str, ...], NoDecode]
 
 #: The tools that come with the server; beside them there are functions (``TOOL_MODULES``) and ``mcp:NAME``.
-BUILT_IN: Final = ("shell", "http_request", "delegate", "mcp")
+BUILT_IN: Final = ("shell", "http_request", "delegate", "ask_user", "mcp")
 
 
 class ToolSettings(BaseSettings):

@@ -13,7 +13,6 @@ from api.answers import (
     READ_PROBLEMS,
     STOP_PROBLEMS,
     WRITE_PROBLEMS,
-    Inbox,
     InputAccepted,
     OneRun,
     PartStopAnswer,
@@ -50,7 +49,7 @@ from core.cancellation import Cause, CauseWord
 from core.errors import ServerError
 from core.ids import new_id
 from core.session.foreign import read_history
-from core.session.records import NewRun, StopOrder
+from core.session.records import NewMessage, NewRun, StopOrder
 from core.session.repair import repair
 
 run_routes = APIBlueprint("runs", __name__, abp_tags=[Tag(name="runs")], abp_security=BEARER)
@@ -84,7 +83,9 @@ def _new_run(body: CreateRunBody, header: CreateRunHeaders) -> NewRun:
         agent=body.agent,
         planning=body.planning,
         plan=body.plan.model_dump(exclude_defaults=True) if body.plan is not None else None,
+        busy_mode=body.busy_mode,
         deadline_ms=body.deadline_ms,
+        idle_limit_ms=body.idle_limit_ms,
         on_server_lost=body.on_server_lost,
         history=_history(body.messages),
         metadata=body.metadata,
@@ -129,11 +130,9 @@ def get_run(path: RunPath) -> dict[str, Any]:
 
 @run_routes.post("/v1/runs/<run_id>/input", responses={202: InputAccepted, **INPUT_PROBLEMS})
 def post_input(path: RunPath, body: InputBody) -> Answer:
-    """A message: starts a turn if the run is parked, else waits for the end of the turn that runs."""
-    answer = _main().talk.post_input(
-        current_caller(), path.run_id, body.text, body.if_turn, body.client_message_id
-    )
-    return answer, 202
+    """A message: starts a turn if the run is parked; else it waits, goes into the turn, or takes its place (mode)."""
+    message = NewMessage(body.text, body.mode, body.goal_id, body.if_turn, body.client_message_id)
+    return _main().talk.post_input(current_caller(), path.run_id, message), 202
 
 
 @run_routes.post("/v1/runs/<run_id>/cancel", responses={200: StopAnswerBody, **STOP_PROBLEMS})
@@ -199,9 +198,3 @@ def get_transcript(path: RunPath) -> dict[str, Any]:
 def get_receipts(path: RunPath) -> dict[str, Any]:
     """What each stop of the run found, and what became of it."""
     return _main().get_receipts(current_caller(), path.run_id)
-
-
-@run_routes.get("/v1/runs/<run_id>/inbox", responses={200: Inbox, **READ_PROBLEMS})
-def get_inbox(path: RunPath) -> dict[str, Any]:
-    """The messages that wait."""
-    return _main().talk.get_inbox(current_caller(), path.run_id)

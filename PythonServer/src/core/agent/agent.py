@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from core.agent.model_choice import ModelChoice, ModelWish
 from core.agent.ports import Asked, TurnPort
 from core.agent.request_registry import RequestRegistry
 from core.agent.waiting import waiting
-from core.cancellation import Level
+from core.cancellation import Cancelled, Cause, CauseWord, Level
 from core.errors import ProviderError
 from core.events import EventType
 from core.gates import pause_at
@@ -74,52 +74,60 @@ class Agent:
 
     # -- asking the model ---------------------------------------------------------------------
 
-    def ask(self, request: ModelRequest, asked: Asked, port: TurnPort) -> Reply:
-        """The model's answer, text streamed to ``asked.on_text`` as it comes.
+    def ask(self, make_request: Callable[[], ModelRequest], asked: Asked, port: TurnPort) -> Reply:
+        """The model's answer, text streamed to ``asked.on_text`` as it comes. Each attempt makes its request anew.
 
         One retry loop, ours: a failed attempt is made again, and then with the fallback model, only if nothing of its
-        answer was seen yet. Raises ``ProviderError`` when that is hopeless, ``Cancelled`` on a stop, which no attempt
-        follows.
+        answer was seen yet. One that a message of the user has cut off is made again, whatever was seen. Raises
+        ``ProviderError`` when that is hopeless, ``Cancelled`` on a stop, which no attempt follows.
         """
         attempt = 1
         while True:
             pause_at("agent.before_request")
             reply = Reply()
             try:
-                return self._attempt(request, asked, port, reply)
+                if self._attempt(make_request, asked, port, reply):
+                    return reply
+                attempt = 1
             except ProviderError as error:
                 pause_at("agent.after_failure")
-                attempt = self._after(error, attempt, reply, request, asked, port)
+                attempt = self._after(error, attempt, reply, asked, port)
 
-    def _attempt(self, request: ModelRequest, asked: Asked, port: TurnPort, reply: Reply) -> Reply:
-        port.step(asked.scope)
-        request = replace(request, model=self._choice.model(request.model, asked, port))
+    def _attempt(self, make_request: Callable[[], ModelRequest], asked: Asked, port: TurnPort, reply: Reply) -> bool:
+        """Whether the reply is complete; False if a message of the user has cut it off."""
+        asked.scope.checkpoint()
+        model = self._choice.model(self.profile.model, asked, port)
         scope = asked.scope.open(Level.CALL, "model_call")
         call = ModelCall(scope, asked.goal_id, AbortableSocket(), self._provider, self._cancel_timeout_s)
-        attempt = Attempt(request, reply, call, asked, port)
         self._registry.add(asked.owner, call)
         port.calls.add(call)
         try:
-            attempt.run(self._provider)
+            port.begin_request(asked.owner, call)
+            request = replace(make_request(), model=model)
+            Attempt(request, reply, call, asked, port).run(self._provider)
+        except (Cancelled, ProviderError) as error:
+            asked.scope.checkpoint(error)  # a stop wins over a message, and what it broke is no fault of the model
+            if not _is_redirect(scope.cause):
+                raise
         finally:
-            scope.finish()
+            # A message that comes from now on finds it finished; one that came just before has cut it off.
+            is_cut = _is_redirect(scope.finish())
+            port.end_request(asked.owner, is_cut)
             port.calls.remove(call)
             self._registry.remove(asked.owner, call)
-        attempt.record_usage()
-        return reply
+        return not is_cut
 
     def _after(
-        self, error: ProviderError, attempt: int, reply: Reply, request: ModelRequest, asked: Asked, port: TurnPort
+        self, error: ProviderError, attempt: int, reply: Reply, asked: Asked, port: TurnPort
     ) -> int:
         """Wait until the next attempt may be made; its number. The error, if there is to be none."""
-        asked.scope.checkpoint(error)  # whatever a stop broke is no fault of the model
         if reply.is_seen:
             raise error
         if self._retries.is_retryable(error) and not self._retries.is_exhausted(attempt):
             seconds, is_capped = self._retries.delay_s(attempt, retry_after_of(error))
             self._rest(error, attempt, (seconds, is_capped), {}, asked, port)
             return attempt + 1
-        fallback = self._choice.fall_back(error, request.model, asked)
+        fallback = self._choice.fall_back(error, self.profile.model, asked)
         if fallback is None:
             raise error
         # No wait: what the first model's server asked for is meant for that model.
@@ -139,3 +147,7 @@ class Agent:
             port.emit(EventType.RETRY, data, asked.goal_id, wait.id)
             with port.workers.resting(wait.scope):
                 wait.scope.sleep(seconds)
+
+
+def _is_redirect(cause: Cause | None) -> bool:
+    return cause is not None and cause.word is CauseWord.REDIRECT

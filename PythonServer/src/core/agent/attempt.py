@@ -53,6 +53,7 @@ class Attempt:
             call.scope.checkpoint()
             self._read(provider)
             call.settle(Outcome.ALREADY_DONE, "it had finished")
+            self.record_usage()
         except Cancelled as stop:
             settle_stopped(call, stop)
             if call.is_sent:
@@ -73,7 +74,7 @@ class Attempt:
                     case Text(text):
                         reply.is_seen = True
                         reply.parts.append(text)
-                        self._asked.on_text(text)
+                        self._asked.on_text(text, call.scope)
                     case ToolCall():
                         reply.is_seen = True
                         reply.tool_calls.append(delta)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from core.call import CallBook
 from core.cancellation import Scope
 from core.events import EventType
-from core.tool.tool import Delegated, ToolRun
+from core.provider.model_call import ModelCall
+from core.tool.tool import Answered, Delegated, ToolRun
 
 
 class Threads(Protocol):
@@ -41,8 +42,13 @@ class TurnPort(Protocol):
     def workers(self) -> Threads:
         """The threads of the turn."""
 
-    def step(self, scope: Scope) -> None:
-        """Before each model request, repeated ones too, of a goal with that scope. ``Cancelled`` if it must not be."""
+    def begin_request(self, owner: Any, call: ModelCall) -> None:
+        """Before each model request is built, repeated ones too: what the user has said meanwhile is in the goal's
+        rounds when this returns. ``Cancelled`` if it must not be made.
+        """
+
+    def end_request(self, owner: Any, is_cut: bool) -> None:
+        """That request is over; ``is_cut``: a message of the user cut it off, and it is made again."""
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
@@ -64,6 +70,11 @@ class TurnPort(Protocol):
     ) -> list[Delegated]:
         """Have sub-agents work on ``goals`` for a tool call of ``owner``; see :class:`core.tool.tool.DelegatePort`."""
 
+    def ask(
+        self, owner: Any, run: ToolRun, question: str, options: list[str] | None, timeout_ms: int | None
+    ) -> Answered:
+        """Ask the user for a tool call of ``owner``; see :class:`core.tool.tool.AskPort`."""
+
 
 @dataclass(slots=True)
 class Asked:
@@ -72,6 +83,7 @@ class Asked:
     owner: object
     goal_id: str | None
     scope: Scope
-    on_text: Callable[[str], None]
+    #: Takes a piece of text, and the scope of the call that it comes from; ``Cancelled`` once that is stopped.
+    on_text: Callable[[str, Scope], None]
     #: From now on the agent's fallback model answers; a goal does not change its model back half way.
     has_fallen_back: bool = False

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from core.agent.told import Told, told_messages
 from core.events import EventType
 
 
@@ -41,22 +42,24 @@ class Round:
 class Rounds:
     """All rounds of a goal; the last one without calls is its answer, or as far as that came."""
 
-    __slots__ = ("_rounds",)
+    __slots__ = ("_rounds", "_told")
 
     def __init__(self) -> None:
         self._rounds: list[Round] = []
+        #: Number of a round -> what the user said before the model made it.
+        self._told: dict[int, list[Told]] = {}
 
     # -- noting ---------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Text of the model; after a tool call it begins a new round."""
-        if not self._rounds or self._rounds[-1].calls:
+        """Text of the model; after a tool call, or a message that cut it off, it begins a new round."""
+        if not self._rounds or self._rounds[-1].calls or self._is_cut():
             self._rounds.append(Round())
         self._rounds[-1].parts.append(text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """A tool call; after a result it begins a new round."""
-        if not self._rounds or any(call.result is not None for call in self._rounds[-1].calls):
+        """A tool call; after a result, or a message that cut the model off, it begins a new round."""
+        if not self._rounds or any(call.result is not None for call in self._rounds[-1].calls) or self._is_cut():
             self._rounds.append(Round())
         self._rounds[-1].calls.append(RoundCall(call_id, name, arguments))
 
@@ -65,6 +68,18 @@ class Rounds:
         for call in self.open_calls():
             if call.id == call_id:
                 call.result, call.is_error = content, is_error
+
+    def tell(self, told: Told, before: int) -> None:
+        """A message of the user; the model has it from the round with that number on."""
+        self._told.setdefault(before, []).append(told)
+
+    def untell(self, message_id: str) -> None:
+        """That message did not go in after all."""
+        left = {number: [each for each in told if each.id != message_id] for number, told in self._told.items()}
+        self._told = {number: told for number, told in left.items() if told}
+
+    def _is_cut(self) -> bool:
+        return bool(self._told) and any(each.is_cut for each in self._told.get(len(self._rounds), ()))
 
     def take(self, event_type: str, call_id: str | None, data: dict[str, Any]) -> None:
         """Note what a committed event tells; other events change nothing."""
@@ -95,15 +110,28 @@ class Rounds:
         """Whether this call is among them."""
         return any(call.id == call_id for each in self._rounds for call in each.calls)
 
+    def has_told(self, message_id: str) -> bool:
+        """Whether the user's message is among them."""
+        return any(each.id == message_id for told in self._told.values() for each in told)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._rounds)
+
     @property
     def text(self) -> str:
         """Everything that was said, a blank line between rounds."""
         return "\n\n".join(text for each in self._rounds if (text := each.text).strip())
 
     def messages(self) -> list[dict[str, Any]]:
-        """The rounds as history in the inner form. Valid once no call is open: each call has its result after it."""
+        """The rounds as history behind a user's message, in the inner form.
+
+        Valid once no call is open: each call has its result after it. What the user said stands where the model met it.
+        """
         said: list[dict[str, Any]] = []
-        for each in self._rounds:
+        for number, each in enumerate(self._rounds):
+            said += self._told_before(number, said)
             message: dict[str, Any] = {"role": "assistant", "content": each.text if each.text.strip() else ""}
             if each.calls:
                 message["tool_calls"] = [_wire_call(call) for call in each.calls]
@@ -111,7 +139,12 @@ class Rounds:
                 continue
             said.append(message)
             said.extend(_wire_result(call) for call in each.calls)
+        for number in sorted(number for number in self._told if number >= len(self._rounds)):
+            said += self._told_before(number, said)
         return said
+
+    def _told_before(self, number: int, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return told_messages(self._told.get(number, ()), follows_user=not said or said[-1]["role"] == "user")
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:

@@ -30,8 +30,12 @@ log = logging.getLogger(__name__)
 class ToolBatch:
     """One batch; for one use."""
 
-    def __init__(self, calls: list[ToolCall], tools: Mapping[str, Tool], asked: Asked, port: TurnPort) -> None:
+    def __init__(
+        self, calls: list[ToolCall], tools: Mapping[str, Tool], asked: Asked, port: TurnPort, is_noted: bool = False
+    ) -> None:
+        """``is_noted``: the calls are open in the goal's rounds already, under the ids that they have here."""
         self._calls = calls
+        self._is_noted = is_noted
         self._tools = tools
         self._asked = asked
         self._port = port
@@ -50,7 +54,8 @@ class ToolBatch:
             for call in self._calls:
                 run = self._open(call)
                 runs.append(run)
-                self._port.note_call(self._asked.owner, run.id, call.name, call.arguments)
+                if not self._is_noted:
+                    self._port.note_call(self._asked.owner, run.id, call.name, call.arguments)
                 jobs.append(partial(self._execute, run, call))
             pause_at("tool_batch.before_tools")
             with self._asked.scope.on_cancel(self._call_off):
@@ -71,7 +76,7 @@ class ToolBatch:
 
     def _open(self, call: ToolCall) -> ToolRun:
         scope = self._asked.scope.open(Level.CALL, call.name)
-        owner, port, call_id = self._asked.owner, self._port, new_id("c")
+        owner, port, call_id = self._asked.owner, self._port, call.id if self._is_noted else new_id("c")
 
         def emit(stream: str, text: str) -> None:
             with self._lock:  # nothing of a call follows its result
@@ -82,6 +87,7 @@ class ToolBatch:
         kind = tool.kind if tool is not None else CallKind.TOOL
         run = ToolRun(scope, self._asked.goal_id, call.name, emit, call_id, kind)
         run.delegate = partial(port.delegate, owner, run)
+        run.ask = partial(port.ask, owner, run)
         with self._lock:
             self._unbegun[run.id] = run
             self._unended.add(run.id)

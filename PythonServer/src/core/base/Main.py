@@ -14,7 +14,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from core.agent.make_agents import agents_of, provider_of
 from core.cancellation import Cause, CauseWord
+from core.engine.answering import Answering
 from core.engine.call_pool import CallPool
+from core.engine.compactions import Compactions
 from core.engine.embedded import Engine
 from core.engine.recovery import settle_lost_turns
 from core.engine.stopping import StopAnswer
@@ -67,10 +69,13 @@ class Main:
         self._toolbox = Toolbox(settings)
         self.agents = agents_of(settings, self._provider, self._toolbox)
         pool = CallPool(settings.call_threads)
-        skillset = ChatBot2(self.agents, self.database, settings.auto_title)
-        self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s)
+        skillset = ChatBot2(self.agents, self.database, settings.auto_title, settings.compact_at_tokens)
+        self.engine = Engine(self.writer, skillset, pool, settings.turn_workers, cancel_timeout_s, settings.idle_limit_ms)
         #: Messages into runs.
         self.talk = Talking(self.engine, self.reading)
+        self.compactions = Compactions(self.engine)
+        #: Questions to the user, from the user's side.
+        self.answering = Answering(self.engine, self.reading)
         self._toolbox.start()
         for start in following:
             self.engine.launch(start)

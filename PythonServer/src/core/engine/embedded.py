@@ -10,7 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Final, Protocol, TypeVar
+from contextlib import AbstractContextManager
+from typing import Final, Protocol, TypeVar
 
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.clock import alarm_clock
@@ -23,7 +24,10 @@ from core.errors import (
     TurnIsOver,
 )
 from core.gates import pause_at
+from core.session.delivery import letters_for_turn
+from core.session.liveness import Watchdog
 from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.surviving import leave
 from core.session.turn import Turn
 from core.session.turns import begin_turn, end_turn
 from core.store.commit import Transaction
@@ -47,15 +51,20 @@ class Engine:
     """Runs turns. How they are stopped from outside: :mod:`core.engine.stopping`."""
 
     def __init__(
-        self, writer: Writer, skillset: Skillset, pool: CallPool, turn_workers: int, cancel_timeout_s: float
-    ) -> None:
+        self, writer: Writer, skillset: Skillset, pool: CallPool, turn_workers: int, cancel_timeout_s: float,
+        idle_limit_ms: int = 0,
+    ) -> None:  # fmt: skip
+        """``idle_limit_ms``: of turns whose run has none of its own; 0 is none."""
         self.scope = Scope.root()
         self.pool = pool
         self._writer = writer
         self._skillset = skillset
         self._cancel_timeout_s = cancel_timeout_s
+        self._idle_limit_ms = idle_limit_ms
         self._lock = threading.Lock()
         self._live: dict[str, Turn] = {}
+        # At a shutdown: what the next server takes up, until its threads have ended here.
+        self._left: set[Turn] = set()
         self._starts: deque[Turn] = deque()
         self._free_starts = turn_workers
         self.is_closing = False
@@ -87,7 +96,7 @@ class Engine:
 
     # -- running -----------------------------------------------------------------------------
 
-    def accept(self, decision: Callable[[Transaction], tuple[dict[str, Any], TurnStart | None]]) -> dict[str, Any]:
+    def accept(self, decision: Callable[[Transaction], tuple[T, TurnStart | None]]) -> T:
         """Make a decision that may start a turn; returns its answer once that is durable."""
         if self.is_closing:
             raise ShuttingDown()
@@ -118,7 +127,7 @@ class Engine:
     def _run_turn(self, turn: Turn) -> None:
         start = _StartPlace(self)
         error: BaseException | str | None = None
-        call_off_deadline = self._set_deadline(turn)
+        call_off_deadline, call_off_watchdog = self._set_deadline(turn), self._set_watchdog(turn)
         try:
             self._begin(turn)
             self._skillset.run_turn(turn, start.free)
@@ -131,6 +140,7 @@ class Engine:
             error = f"internal error ({type(failure).__name__})"
         finally:
             call_off_deadline()
+            call_off_watchdog()
             start.free()
             self._end(turn, error)
 
@@ -142,7 +152,10 @@ class Engine:
 
     def _begin(self, turn: Turn) -> None:
         pause_at("engine.claimed")
-        order = self.decide(lambda tx: begin_turn(tx, turn.start.run_id))
+        run_id = turn.start.run_id
+        order, letters = self.decide(lambda tx: (begin_turn(tx, run_id), letters_for_turn(tx, run_id)))
+        for letter in letters:
+            turn.mail.add(letter)
         if order is not None:
             turn.stop(order)  # it was stopped before it was known here
         pause_at("engine.began")
@@ -164,14 +177,36 @@ class Engine:
         except ServerError as error:  # the stop holds
             log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.detail)
 
+    def _set_watchdog(self, turn: Turn) -> Callable[[], None]:
+        limit_ms = turn.start.options.get("idle_limit_ms")
+        if limit_ms is None:
+            limit_ms = self._idle_limit_ms
+        if not limit_ms:
+            return lambda: None
+        cause = Cause(CauseWord.LIVENESS, f"no progress for {limit_ms} ms")
+        order = StopOrder(cause, ends_run=not turn.start.interactive)
+        watchdog = Watchdog(turn.activity, limit_ms / 1000, lambda claim: self._stop_idle(turn, order, claim))
+        watchdog.start()
+        return watchdog.call_off
+
+    def _stop_idle(self, turn: Turn, order: StopOrder, claim: AbstractContextManager[bool]) -> bool:
+        if turn.is_answered:
+            return True  # what still runs, such as a title in the making, has a limit of its own
+        try:
+            return self.stopping.stop_if(turn, order, claim)
+        except ServerError as error:  # the stop holds
+            log.warning("the stop of %s without progress: %s", turn.start.turn_id, error.detail)
+            return True
+
     def _end(self, turn: Turn, error: BaseException | str | None) -> None:
         outcome = turn.finish(error)
         pause_at("engine.before_final_write")
-        recorded, following = self._record_end(turn, outcome)
+        recorded, following = (outcome, None) if turn.fence.is_closed else self._record_end(turn, outcome)
         pause_at("engine.after_final_write")
         with self._lock:
             if self._live.get(turn.start.run_id) is turn:
                 del self._live[turn.start.run_id]
+            self._left.discard(turn)
             self._all_parked.notify_all()
         if following is not None and not self._is_for_the_next_server(following):
             self.launch(following)
@@ -202,8 +237,12 @@ class Engine:
     # -- going down ------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """Stop every turn, as ``shutdown``, and start nothing more. Returns when each was told."""
+        """Stop every turn, as ``shutdown``, and start nothing more. Returns when each was told.
+
+        A turn that waits for nothing but answers is left open, for the next server.
+        """
         self.is_closing = True
+        self._leave_waiting_turns()
         order = StopOrder(Cause(CauseWord.SHUTDOWN))
         stops = [
             threading.Thread(target=turn.stop, args=(order,), name="shutdown", daemon=True)
@@ -213,12 +252,18 @@ class Engine:
             stop.start()
         for stop in stops:
             stop.join(self._cancel_timeout_s * 2)
-        self.scope.cancel(order.cause)  # and whatever slipped in meanwhile
+        self.scope.cancel(order.cause)  # and whatever slipped in meanwhile; and the threads of turns that are left
+
+    def _leave_waiting_turns(self) -> None:
+        with self._lock:  # from now on a stop of such a turn finds its row, and not its threads
+            self._left = {turn for turn in self._live.values() if leave(turn)}
+            for turn in self._left:
+                del self._live[turn.start.run_id]
 
     def wait_parked(self, timeout_s: float) -> bool:
         """Until no turn runs here; False after ``timeout_s``."""
         with self._all_parked:
-            return self._all_parked.wait_for(lambda: not self._live, timeout_s)
+            return self._all_parked.wait_for(lambda: not self._live and not self._left, timeout_s)
 
 
 class _StartPlace:

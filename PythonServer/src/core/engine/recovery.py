@@ -1,6 +1,7 @@
 """Settling what a crash left: before the server serves, every turn that was open is parked, ended, or taken up again."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import RunState
 from core.session.said import close_calls, turn_messages, with_earlier
 from core.session.said_log import read_said, said_before
+from core.session.surviving import was_waiting_for_answers
 from core.session.turns import end_turn, read_turn, start_of
 from core.store.commit import Transaction
 from core.store.tables import IS_OPEN, runs
@@ -50,21 +52,25 @@ def _settle(tx: Transaction, run_id: str, calls: list[str]) -> TurnStart | None:
     turn = read_turn(tx, run["turn_id"])
     if run["state"] == RunState.QUEUED and run["options"].get("on_server_lost") == "resume":
         return start_of(run, turn)  # nothing of it had begun
+    if was_waiting_for_answers(tx.connection, run, turn):
+        return replace(start_of(run, turn), is_revived=True)
     order = StopOrder.from_json(turn["stop"]) if turn["stop"] else _LOST
     plan = read_plan(tx.connection, turn)
     cancelled = _cancel_goals(tx, turn, plan["goals"], order)
-    said, usage = read_said(tx.connection, turn, plan["goals"])
-    closing = close_calls(said, run_id, turn["id"], order.cause.word)
+    logged = read_said(tx.connection, turn, plan["goals"])
+    closing = close_calls(logged.said, run_id, turn["id"], order.cause.word)
     calls += [event.call_id for event in closing if event.call_id is not None]
-    said = with_earlier(said, said_before(tx.connection, turn))
+    before = said_before(tx.connection, turn)
     outcome = TurnOutcome(
         "cancelled",
-        turn_messages(said, "cancelled", order.cause.word),
+        turn_messages(
+            with_earlier(logged.said, before.said), "cancelled", order.cause.word, before.told + logged.told
+        ),
         order=order,
         receipt=[*map(_lost_tool, closing), *cancelled],
         plan=plan if plan["goals"] else None,
         closing=closing,
-        usage=usage.draw(),
+        usage=logged.usage.draw(),
     )
     return end_turn(tx, run_id, turn["id"], outcome)[1]
 

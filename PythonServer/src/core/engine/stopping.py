@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import RowMapping
@@ -15,7 +16,7 @@ from core.session.parts import PartStop
 from core.session.records import StopOrder
 from core.session.run_state import TERMINAL, RunState
 from core.session.turn import Turn
-from core.session.turns import check_stop, read_run, request_stop
+from core.session.turns import check_stop, read_fates, read_run, request_stop
 from core.store.commit import Transaction
 
 T = TypeVar("T")
@@ -34,18 +35,24 @@ class Decide(Protocol):
 class StopAnswer:
     """What a stop came to, as the routes tell it."""
 
-    def __init__(self, run_id: str, turn_id: str | None, stopped: bool, state: str, receipt: list[dict[str, Any]]):
+    def __init__(
+        self, run_id: str, turn_id: str | None, stopped: bool, state: str, receipt: list[dict[str, Any]],
+        inbox: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """``inbox``: what it did with the messages that waited; None if it had nothing to do with them."""
         self.run_id = run_id
         self.turn_id = turn_id
         self.stopped = stopped
         self.state = state
         self.receipt = receipt
+        self.inbox = inbox
 
     def to_json(self) -> dict[str, Any]:
         """The body of the answer."""
         return {
             "run_id": self.run_id, "turn_id": self.turn_id, "stopped": self.stopped,
             "parked": self.state == RunState.AWAITING_INPUT, "state": self.state, "receipt": self.receipt,
+            "inbox": self.inbox,
         }  # fmt: skip
 
 
@@ -97,15 +104,27 @@ class Stopping:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         pause_at("engine.before_stop")
         verdict = turn.stop(order)
+        if turn.fence.is_closed:  # an instant ago, so nothing of it is written down there: the next server finds the stop
+            record = self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
+            return StopAnswer(run_id, turn_id, record.is_stopped, self._state(run_id), [], record.fates)
         if verdict is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
             self._wait_end(turn)
             return self._answer_too_late(run_id, turn_id, order, wait_s)
         pause_at("engine.before_stop_is_recorded")
-        self._wait_recorded(turn, order)
+        fates = self._wait_recorded(turn, order)
         if order.continue_with is not None and verdict is not Verdict.FIRST:
             # Joined: what it goes on with is queued by itself, or refused if the turn has ended meanwhile.
             self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
-        return self._answer(turn, wait_s)
+        return self._answer(turn, fates, wait_s)
+
+    def stop_if(self, turn: Turn, order: StopOrder, claim: AbstractContextManager[bool]) -> bool:
+        """Stop the turn if the claim holds; False if it does not. A turn that ends or is stopped already is left alone:
+        nothing is joined, and no other turn of the run is meant. Returns when the stop is durable.
+        """
+        verdict = turn.stop(order, claim)
+        if verdict is Verdict.FIRST:
+            self._wait_recorded(turn, order)
+        return verdict is not Verdict.VOID
 
     def _wait_end(self, turn: Turn) -> None:
         try:
@@ -125,23 +144,25 @@ class Stopping:
             raise RunIsOver() if run["state"] in TERMINAL else TurnIsOver()
         return StopAnswer(run_id, turn_id, False, run["state"], [])
 
-    def _answer(self, turn: Turn, wait_s: float) -> StopAnswer:
+    def _answer(self, turn: Turn, fates: dict[str, Any] | None, wait_s: float) -> StopAnswer:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         if wait_s > 0:
             try:
                 outcome = turn.ended.result(wait_s)
-                return StopAnswer(run_id, turn_id, True, self._state(run_id), outcome.receipt or [])
+                if outcome.order is not None and outcome.order.fates is not None:
+                    fates = outcome.order.fates  # a terminate may have joined
+                return StopAnswer(run_id, turn_id, True, self._state(run_id), outcome.receipt or [], fates)
             except FutureTimeoutError:
                 pass
-        return StopAnswer(run_id, turn_id, True, RunState.STOPPING, turn.receipt_so_far)
+        return StopAnswer(run_id, turn_id, True, RunState.STOPPING, turn.receipt_so_far, fates)
 
     def _stop_by_row(self, run: RowMapping, turn_id: str, order: StopOrder, wait_s: float) -> StopAnswer:
         """No turn runs here: parked, ended an instant ago, or accepted an instant ago and not yet launched."""
-        is_recorded = self._decide(lambda tx: request_stop(tx, run["id"], turn_id, order))
+        record = self._decide(lambda tx: request_stop(tx, run["id"], turn_id, order))
         turn = self._live_turn(run["id"])
         if turn is not None and turn.start.turn_id == turn_id:
             return self.stop_turn(turn, order, wait_s)
-        return StopAnswer(run["id"], turn_id, is_recorded, self._state(run["id"]), [])
+        return StopAnswer(run["id"], turn_id, record.is_stopped, self._state(run["id"]), [], record.fates)
 
     def stop_part(
         self, run: RowMapping, stop: Callable[[Turn], PartStop], if_turn: str | None, wait_s: float
@@ -164,19 +185,31 @@ class Stopping:
         part.wait(wait_s)
         return answer | {"stopped": part.is_stopped, "ended": part.has_ended, "receipt": part.receipt()}
 
-    def _wait_recorded(self, turn: Turn, order: StopOrder) -> None:
-        """Until the stop is durable. A terminate that joined a turn-stop widens the record."""
+    def _wait_recorded(self, turn: Turn, order: StopOrder) -> dict[str, Any] | None:
+        """Until the stop is durable; what it did with the messages that waited."""
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         try:
-            turn.wait_recorded(STORE_TIMEOUT_S)
-            if order.ends_run:
-                self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
-        except (TurnIsOver, RunIsOver):
-            pass  # the turn's end was recorded first, and with it this stop
+            return self._read_recorded(turn, order)
         except (StoreError, FutureTimeoutError):
             raise StopNotRecorded(
                 run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.receipt_so_far
             ) from None
+
+    def _read_recorded(self, turn: Turn, order: StopOrder) -> dict[str, Any] | None:
+        run_id, turn_id = turn.start.run_id, turn.start.turn_id
+        try:
+            record = turn.wait_recorded(STORE_TIMEOUT_S)
+            if order.ends_run:  # a terminate that joined a turn-stop widens the record
+                record = self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
+        except (TurnIsOver, RunIsOver):
+            record = None  # the turn's end was recorded first, and with it this stop
+        return record.fates if record is not None else self._read_fates(turn_id)
+
+    def _read_fates(self, turn_id: str) -> dict[str, Any] | None:
+        try:
+            return self._decide(lambda tx: read_fates(tx, turn_id))
+        except StoreError:
+            return None  # the store is going down: that the stop is recorded stands
 
     def _read_row(self, run_id: str) -> RowMapping:
         return self._decide(lambda tx: read_run(tx, run_id))

@@ -9,9 +9,13 @@ from typing import Any
 from sqlalchemy import Connection
 
 from core.engine.embedded import Engine
-from core.session import queries
+from core.gates import pause_at
+from core.session import inbox, queries
 from core.session.access import Caller, find_run
-from core.session.starts import accept_message
+from core.session.messages import accept_message
+from core.session.records import NewMessage
+from core.session.turn import Turn
+from core.store.commit import Transaction
 
 
 class Talking:
@@ -22,13 +26,50 @@ class Talking:
         self._engine = engine
         self._reading = reading
 
-    def post_input(
-        self, caller: Caller, run_id: str, text: str, if_turn: str | None, client_message_id: str | None
-    ) -> dict[str, Any]:
-        """A message to a run: starts a turn, or waits for the end of the one that runs."""
-        return self._engine.accept(lambda tx: accept_message(tx, caller, run_id, text, if_turn, client_message_id))
+    def post_input(self, caller: Caller, run_id: str, message: NewMessage) -> dict[str, Any]:
+        """A message to a run: starts a turn, waits, goes into the turn at work, or takes its place."""
+        accepted = self._engine.accept(
+            lambda tx: accept_message(tx, caller, run_id, message, lambda turn_id: self._turn(run_id, turn_id))
+        )
+        pause_at("talking.accepted")
+        turn = self._turn(run_id, accepted.turn_id)
+        if turn is None:  # it has just ended, or is not yet known here: then it finds the message in its row
+            return accepted.to_json()
+        if accepted.letter is not None and turn.mail.add(accepted.letter):
+            return accepted.to_json() | {"disposition": "redirected"}
+        if accepted.order is not None:
+            turn.stop(accepted.order)
+            return accepted.to_json() | {"receipt": turn.receipt_so_far}
+        return accepted.to_json()
+
+    def _turn(self, run_id: str, turn_id: str | None) -> Turn | None:
+        turn = self._engine.live_turn(run_id)
+        return turn if turn is not None and turn.start.turn_id == turn_id else None
 
     def get_inbox(self, caller: Caller, run_id: str) -> dict[str, Any]:
-        """The messages that wait."""
+        """The messages that wait, in the order in which they will be delivered."""
         with self._reading() as connection:
             return {"messages": queries.inbox(connection, find_run(connection, caller, run_id)["id"])}
+
+    def get_message(self, caller: Caller, run_id: str, message_id: str) -> dict[str, Any]:
+        """A message of the run, and what became of it."""
+        with self._reading() as connection:
+            run = find_run(connection, caller, run_id)
+            return queries.message_view(inbox.find_message(connection, run["id"], message_id))
+
+    def withdraw_message(self, caller: Caller, run_id: str, message_id: str) -> dict[str, Any]:
+        """Take a message back before it is delivered; durable when it returns."""
+        def withdraw(tx: Transaction) -> dict[str, Any]:
+            inbox.withdraw(tx, find_run(tx.connection, caller, run_id), message_id)
+            return {"message_id": message_id, "state": "withdrawn"}
+
+        return self._engine.decide(withdraw)
+
+    def move_message(self, caller: Caller, run_id: str, message_id: str, position: int) -> dict[str, Any]:
+        """Put a message at another place among those that wait; returns them in their new order."""
+        def move(tx: Transaction) -> dict[str, Any]:
+            run = find_run(tx.connection, caller, run_id)
+            inbox.move(tx, run, message_id, position)
+            return {"messages": queries.inbox(tx.connection, run["id"])}
+
+        return self._engine.decide(move)

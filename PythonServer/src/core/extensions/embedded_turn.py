@@ -16,9 +16,11 @@ from core.errors import ServerError
 from core.events import Event, EventType
 from core.extensions.foreign_controller import Controller, bound
 from core.plan.goal import Goal
+from core.provider.model_call import ModelCall
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.turn import Pool, Turn
 from core.store.commit import Transaction
+from core.tool.tool import Answered, ToolFailed, ToolRun
 
 T = TypeVar("T")
 
@@ -111,10 +113,10 @@ class EmbeddedTurn(Turn):
 
     # -- what agents and goals use -------------------------------------------------------------------
 
-    def step(self, scope: Scope) -> None:
+    def begin_request(self, owner: Goal, call: ModelCall) -> None:
         """See :class:`core.agent.ports.TurnPort`."""
         self._look()
-        scope.checkpoint()
+        super().begin_request(owner, call)
 
     def note_call(self, owner: Goal, call_id: str, name: str, arguments: str) -> None:
         """See :meth:`Turn.note_call`."""
@@ -128,6 +130,12 @@ class EmbeddedTurn(Turn):
         if event_type is EventType.RETRY:  # the wait for the next attempt begins: a step, too
             self._look()
         super().emit(event_type, data, goal_id, call_id)
+
+    def ask(
+        self, owner: Goal, run: ToolRun, question: str, options: list[str] | None, timeout_ms: int | None
+    ) -> Answered:
+        """See :meth:`Turn.ask`: there is no store for the question, and no route to answer it by."""
+        raise ToolFailed("nobody is there to ask")
 
     def publish_plan(self) -> None:
         """See :meth:`Turn.publish_plan`."""
@@ -143,7 +151,7 @@ class _Outlet:
         self._seq = 0
 
     def emit(self, event: Event) -> None:
-        """See :class:`core.session.turn.Log`."""
+        """See :class:`core.session.surviving.Log`."""
         with self._lock:
             self._seq += 1
             event.seq, event.at = self._seq, time.time()

@@ -162,7 +162,7 @@ class Goal:
         if status in FINAL:
             self.ended_at, self.cause, self.result, self.error = now, cause, result, error
         else:
-            self.started_at = now
+            self.started_at = self.started_at or now  # a goal that is taken up again began before
         self.plan.note(self)
         return True
 
@@ -204,8 +204,15 @@ def settle(
     """
     if not goal.move(status, cause, result, error):
         return False, []
+    return True, follow([goal] if status in FINAL else [])
+
+
+def follow(settled: list[Goal]) -> list[Goal]:
+    """All that follows from these goals' having become final, with ``plan.lock`` held and once for each.
+
+    Returns the goals that nothing keeps from starting any more.
+    """
     ready: list[Goal] = []
-    settled = [goal] if status in FINAL else []
     while settled:
         done = settled.pop()
         if done.scope is not None and not done.scope.is_finished:
@@ -224,7 +231,7 @@ def settle(
             verdict = parent.count_child(done)
             if verdict is not None and parent.move(verdict, parent.verdict_cause(verdict), None, None):
                 settled.append(parent)
-    return True, ready
+    return ready
 
 
 def _cancel_unstarted(goals: list[Goal], cause: Cause | None, settled: list[Goal]) -> None:

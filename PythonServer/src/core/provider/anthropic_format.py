@@ -66,6 +66,11 @@ class MessageReader:
         """Whether the reply is complete, though its last event may follow."""
         return self.has_ended or self._reason is not None
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces of tool calls have come."""
+        return self._tool_calls.count
+
     def take(self, payload: str) -> Iterator[Delta]:
         """The deltas in one payload."""
         try:

@@ -101,6 +101,11 @@ class ChatReader:
         """Whether the reply is complete, though usage or an end mark may follow."""
         return self.has_ended or self._reason is not None
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces of tool calls have come."""
+        return self._tool_calls.count
+
     def take(self, payload: str) -> Iterator[Delta]:
         """The deltas in one payload."""
         if payload.strip() == END_MARK:

@@ -55,6 +55,10 @@ class Reader(Protocol[D_co]):
     def has_ended(self) -> bool:
         """Nothing that matters follows."""
 
+    @property
+    def pieces(self) -> int:
+        """How many pieces of tool calls have come: of a call, there is no delta before it is whole."""
+
     def take(self, payload: str) -> Iterable[D_co]:
         """The deltas of one payload."""
 
@@ -75,7 +79,7 @@ def stream_http(
         raise TypeError("a call over HTTP needs an AbortableSocket as its wire")
     passenger = Passenger(call.wire, call.scope, call.mark_sent)
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-    answer = _Answer(endpoint.url, reader, passenger, secrets)
+    answer = _Answer(endpoint.url, reader, passenger, secrets, call)
     with call.scope.on_cancel(call.abort):
         try:
             with endpoint.post(passenger, data) as response:
@@ -83,6 +87,7 @@ def stream_http(
                     # What comes between a stop and the end of the answer is no part of the reply any more.
                     if not call.scope.is_stopped:
                         answer.has_said = answer.has_said or not isinstance(delta, Usage)
+                        call.note_progress()
                         yield delta
         except TRANSPORT_ERRORS as error:
             # Explaining what a stop broke would be wasted, and 1,000 calls may be doing it at once.
@@ -97,7 +102,10 @@ def stream_http(
 class _Answer(Generic[D]):
     """One HTTP answer on its way through a reader."""
 
-    def __init__(self, url: str, reader: Reader[D], passenger: Passenger, secrets: Sequence[str]) -> None:
+    def __init__(
+        self, url: str, reader: Reader[D], passenger: Passenger, secrets: Sequence[str], call: ModelCall
+    ) -> None:
+        self._call = call
         self._url = url
         self._secrets = secrets
         self._reader = reader
@@ -177,7 +185,10 @@ class _Answer(Generic[D]):
     ) -> Iterator[D]:
         for chunk in itertools.chain((first,), rest):
             for payload in decoder.feed(chunk):
+                pieces = self._reader.pieces
                 yield from self._reader.take(payload)
+                if self._reader.pieces != pieces and not self._call.scope.is_stopped:
+                    self._call.note_progress()
                 if self._reader.has_ended:
                     self._read_trailer(response, rest)
                     return

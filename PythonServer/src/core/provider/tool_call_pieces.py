@@ -23,6 +23,8 @@ class ToolCallPieces:
     """Joins pieces by ``index``; copes with servers that leave out the index, the id, or both."""
 
     def __init__(self) -> None:
+        #: Pieces so far.
+        self.count = 0
         self._in_order: list[_Open] = []
         self._by_index: dict[int, _Open] = {}
         self._by_id: dict[str, _Open] = {}
@@ -34,6 +36,7 @@ class ToolCallPieces:
         if not isinstance(pieces, list):
             raise ProviderNonsense("the model server sent tool calls that are not a list")
         for piece in pieces:
+            self.count += 1
             self._add(as_dict(piece, "a tool call"), is_whole)
 
     def complete(self) -> list[ToolCall]:

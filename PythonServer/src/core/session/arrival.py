@@ -56,7 +56,8 @@ class Arrival:
             insert(sessions).values(id=session_id, title=self._session.title, created_at=created_at, **mine)
         )
         options: dict[str, Any] = {
-            "agent": "default", "planning": "auto", "deadline_ms": None, "on_server_lost": "park", "metadata": {}
+            "agent": "default", "planning": "auto", "deadline_ms": None, "idle_limit_ms": None,
+            "on_server_lost": "park", "metadata": {},
         }  # fmt: skip
         turn_id = self._turns[-1]["id"] if self._turns else None
         tx.connection.execute(

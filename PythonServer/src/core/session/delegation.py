@@ -50,7 +50,7 @@ class Delegation:
             run.settle(Outcome.NOT_STARTED, "never began")
             raise
         # Cancelled is of the call's own scope: what there is so far is its result.
-        with contextlib.suppress(Cancelled), self._turn.workers.resting(run.scope):
+        with contextlib.suppress(Cancelled), self._turn.protected(), self._turn.workers.resting(run.scope):
             plan.run()
         return [_outcome(spec_id, goal) for spec_id, goal in made.items()]
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from core.agent.told import Told
 from core.plan.plan_spec import GoalSpec, PlanSpec, ToolSpec
 from core.session.queries import read_plan
 from core.session.records import TurnStart
@@ -22,6 +23,8 @@ class Earlier:
     #: Id -> result of each leaf that was completed.
     finished: dict[str, str | None] = field(default_factory=dict)
     said: list[Said] = field(default_factory=list)
+    #: What the user had said while they were at work.
+    told: list[Told] = field(default_factory=list)
 
 
 def read_earlier(connection: Connection, start: TurnStart) -> Earlier:
@@ -35,17 +38,19 @@ def read_earlier(connection: Connection, start: TurnStart) -> Earlier:
         turn = connection.execute(select(turns).where(turns.c.id == turn_id)).mappings().one()
         goals = read_plan(connection, turn)["goals"]
         if goals:
-            made = PlanSpec.model_construct(goals=[_spec_of(goal, earlier.finished) for goal in goals])
+            made = PlanSpec.model_construct(goals=[spec_of(goal, earlier.finished) for goal in goals])
             earlier.spec = earlier.spec or made
         turn_id = turn["resumes"]
     if start.resumes is not None:
         own = connection.execute(select(turns).where(turns.c.id == start.turn_id)).mappings().one()
-        earlier.said = said_before(connection, own)
+        before = said_before(connection, own)
+        earlier.said, earlier.told = before.said, before.told
     return earlier
 
 
-def _spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:
-    inside = [_spec_of(each, finished) for each in goal["goals"]]
+def spec_of(goal: dict[str, Any], finished: dict[str, str | None]) -> GoalSpec:
+    """A goal of a published plan as it was handed in; ``finished`` gets the result of each completed leaf."""
+    inside = [spec_of(each, finished) for each in goal["goals"]]
     if not inside and goal["status"] == "COMPLETED":
         finished[goal["id"]] = goal["result"]
     tool = goal.get("tool")

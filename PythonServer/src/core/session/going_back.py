@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, or_, select
 
 from core.errors import NotInteractive, RunIsBusy, RunIsOver, TurnIsOver, TurnNotStopped
 from core.events import Event, EventType
@@ -10,8 +10,9 @@ from core.session.access import Caller, find_run
 from core.session.inbox import release_held
 from core.session.records import TurnStart
 from core.session.run_state import TERMINAL, RunState
-from core.session.turns import leave_out, move_run, open_turn, read_turn, resume_turn
+from core.session.turns import kind_of, leave_out, move_run, open_turn, read_turn, resume_turn
 from core.store.commit import Transaction
+from core.store.tables import turns
 
 Started = tuple[dict[str, Any], TurnStart]
 
@@ -48,18 +49,39 @@ def resume(tx: Transaction, caller: Caller, run_id: str, if_turn: str | None) ->
 
 
 def _newest(tx: Transaction, caller: Caller, run_id: str, if_turn: str | None) -> tuple[RowMapping, RowMapping]:
+    run, turn = find_parked(tx, caller, run_id, if_turn)
+    if turn is None:
+        raise TurnNotStopped("the run has no turn")
+    return run, turn
+
+
+def find_parked(
+    tx: Transaction, caller: Caller, run_id: str, if_turn: str | None
+) -> tuple[RowMapping, RowMapping | None]:
+    """The run, which is parked, and its newest turn that a message has started; None if it was imported without any.
+
+    ``if_turn`` may also name a compaction that came behind that turn.
+    """
     run = find_run(tx.connection, caller, run_id)
     if run["state"] in TERMINAL:
         raise RunIsOver("start a new run in the same session to go on")
-    if if_turn is not None and if_turn != run["turn_id"]:
+    turn = _newest_turn(tx, run)
+    if if_turn is not None and if_turn not in (run["turn_id"], turn and turn["id"]):
         raise TurnIsOver()
     if not run["interactive"]:
-        raise NotInteractive("a batch run does not go back")
+        raise NotInteractive("a batch run has no turn behind it to work on")
     if run["state"] != RunState.AWAITING_INPUT:
         raise RunIsBusy("stop the turn first, or wait for its end")
-    if run["turn_id"] is None:  # imported, with no turns in it
-        raise TurnNotStopped("the run has no turn")
-    return run, read_turn(tx, run["turn_id"])
+    return run, turn
+
+
+def _newest_turn(tx: Transaction, run: RowMapping) -> RowMapping | None:
+    turn = read_turn(tx, run["turn_id"]) if run["turn_id"] is not None else None
+    if turn is None or kind_of(turn) == "message":
+        return turn
+    is_message = or_(turns.c.left_out.is_(None), turns.c.left_out != "compaction")
+    query = select(turns).where(turns.c.session_id == run["session_id"], turns.c.run_id == run["id"], is_message)
+    return tx.connection.execute(query.order_by(turns.c.number.desc()).limit(1)).mappings().first()
 
 
 def _roll_back(tx: Transaction, run: RowMapping, turn: RowMapping) -> None:

@@ -151,8 +151,8 @@ class Parts:
 
     def _record(self, part: PartStop, cause: Cause) -> Future[None]:
         run_id, turn_id = self._turn.start.run_id, self._turn.start.turn_id
-        goal_id, call_id = part.goal.id, part.call_id
-        return self._turn.record(lambda tx: note_part_stop(tx, run_id, turn_id, cause, goal_id, call_id))
+        goal_id, call_id, inside = part.goal.id, part.call_id, {goal.id for goal in part.inside()}
+        return self._turn.record(lambda tx: note_part_stop(tx, run_id, turn_id, cause, goal_id, call_id, inside))
 
     def _record_of_wider(self) -> Future[None]:
         """Something around it was stopped first, which is in the writer's queue: done when that is durable."""

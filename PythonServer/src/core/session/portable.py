@@ -20,6 +20,7 @@ from core.plan.plan_spec import GoalId, GoalSpec, PlanSpec, ToolSpec, check_plan
 from core.session.foreign import MAX_CALL_ID
 from core.session.inbox import MAX_WAITING
 from core.session.queries import inbox, live_run_of_session, read_event_data, read_plan
+from core.session.turns import kind_of
 from core.store.tables import turns
 
 FORMAT: Final = 1
@@ -242,11 +243,11 @@ def session_lines(connection: Connection, session: RowMapping) -> Iterator[dict[
     }  # fmt: skip
     query = select(turns).where(turns.c.session_id == session["id"]).order_by(turns.c.number)
     for turn in connection.execute(query).mappings().all():
-        yield _turn_line(connection, turn)
+        if kind_of(turn) == "message":  # elsewhere the history is whole, and may be compacted again
+            yield _turn_line(connection, turn)
     live = live_run_of_session(connection, session["id"])  # when a run ends, its messages go back to the user
     for message in inbox(connection, live["id"]) if live is not None else ():
-        del message["message_id"]
-        yield {"type": "message", **message}
+        yield {"type": "message", **{name: message[name] for name in ("text", "held", "created_at")}}
 
 
 def _turn_line(connection: Connection, turn: RowMapping) -> dict[str, Any]:

@@ -190,12 +190,13 @@ def receipts(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
         data = json.loads(row["data"])
-        found += [{"turn_id": row["turn_id"], **part} for part in data.get("parts", ())]
+        found += [{"turn_id": row["turn_id"], **part, "inbox": None} for part in data.get("parts", ())]
         if "receipt" in data:
             found.append(
                 {
                     "turn_id": row["turn_id"], "goal_id": None, "call_id": None, "at": iso(row["at"]),
                     "cause": data["cause"], "reason": data["reason"], "receipt": data["receipt"],
+                    "inbox": data.get("inbox"),
                 }
             )  # fmt: skip
     return found
@@ -206,8 +207,18 @@ def inbox(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     query = select(messages).where(messages.c.run_id == run_id, messages.c.state.in_(("queued", "held")))
     return [
         {
-            "message_id": row["id"], "text": row["text"], "held": row["state"] == "held",
-            "created_at": iso(row["created_at"]),
+            "message_id": row["id"], "text": row["text"], "mode": row["mode"], "goal_id": row["goal_id"],
+            "held": row["state"] == "held", "created_at": iso(row["created_at"]),
         }
         for row in connection.execute(query.order_by(messages.c.number)).mappings()
     ]  # fmt: skip
+
+
+def message_view(row: RowMapping) -> dict[str, Any]:
+    """A message with its fate; ``turn_id`` and ``position`` say where it was delivered."""
+    return {
+        "message_id": row["id"], "text": row["text"], "mode": row["mode"], "goal_id": row["goal_id"],
+        "state": row["state"], "turn_id": row["turn_id"], "position": row["position"],
+        "created_at": iso(row["created_at"]),
+        "settled_at": iso(row["settled_at"]) if row["settled_at"] is not None else None,
+    }  # fmt: skip

@@ -19,8 +19,12 @@ class NewRun:
     planning: str = "auto"
     #: A handed-in plan (``PlanSpec`` as plain JSON) for the first turn.
     plan: dict[str, Any] | None = None
+    #: What a message without a mode means while a turn is open: a mode, or ``reject``.
+    busy_mode: str = "queue"
     #: Limit of each turn.
     deadline_ms: int | None = None
+    #: A turn without progress for so long is stopped; 0: never, None: as the server does.
+    idle_limit_ms: int | None = None
     #: What becomes of a turn that a lost server left: ``park`` or ``resume``.
     on_server_lost: str = "park"
     #: An earlier conversation, from elsewhere: ``{"system": [...], "messages": [...]}``, repaired; or None.
@@ -28,6 +32,19 @@ class NewRun:
     metadata: dict[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     body_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A validated message to a run."""
+
+    text: str
+    #: ``queue``, ``steer``, ``redirect`` or ``interrupt``; None: as the run's ``busy_mode`` says.
+    mode: str | None = None
+    #: Of a steer or redirect: the goal that it is for; None: all.
+    goal_id: str | None = None
+    if_turn: str | None = None
+    client_message_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,10 @@ class TurnStart:
     spec: dict[str, Any] | None = None
     #: The turn whose finished goals this one takes over.
     resumes: str | None = None
+    #: ``message``, or ``compaction``: then it compacts the history and does nothing else.
+    kind: str = "message"
+    #: It was waiting for answers when its server went, and is taken up where it was.
+    is_revived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +77,30 @@ class StopOrder:
     inbox: str = "keep"
     #: For a batch run: the prompt with which it goes on after this turn.
     continue_with: str | None = None
+    #: Once recorded, what became of the messages that waited; see :func:`core.session.inbox.hold`.
+    fates: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the turn's row."""
-        return {"cause": self.cause.word, "reason": self.cause.reason, "ends_run": self.ends_run}
+        return {
+            "cause": self.cause.word, "reason": self.cause.reason, "ends_run": self.ends_run, "inbox": self.fates
+        }  # fmt: skip
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "StopOrder":
         """From the turn's row."""
-        return StopOrder(Cause(CauseWord(data["cause"]), data["reason"]), data["ends_run"])
+        cause = Cause(CauseWord(data["cause"]), data["reason"])
+        return StopOrder(cause, data["ends_run"], fates=data.get("inbox"))
+
+
+@dataclass(frozen=True, slots=True)
+class StopRecord:
+    """What came of recording a stop."""
+
+    #: False: there was no turn to stop.
+    is_stopped: bool
+    #: What became of the messages that waited; see :func:`core.session.inbox.hold`. None: not known.
+    fates: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from core.agent.rounds import Rounds
+from core.agent.told import Told, placeholder, told_messages
 from core.agent.tool_batch import cancelled_text
-from core.cancellation import CauseWord
 from core.events import Event, EventType
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
@@ -55,22 +56,26 @@ def with_earlier(said: list[Said], earlier: list[Said]) -> list[Said]:
     return [before.get(each.goal_id, each) if each.rounds.is_empty else each for each in said]
 
 
-def turn_messages(said: list[Said], state: str, cause: str | None) -> list[dict[str, Any]]:
-    """The messages behind the user's: one assistant message, or a single goal's tool rounds; one mark at the end.
+def turn_messages(
+    said: list[Said], state: str, cause: str | None, told: Sequence[Told] = ()
+) -> list[dict[str, Any]]:
+    """The messages behind the user's: one assistant message, or a single goal's rounds; one mark at the end.
 
-    No call may be open (:func:`close_calls`).
+    ``told``: what the user said while the turn was at work. In the rounds of a single goal it stands where the model
+    met it; the rest comes first. No call may be open (:func:`close_calls`).
     """
     messages: list[dict[str, Any]] = []
     own = [each for each in said if not each.is_delegated]
     if len(own) == 1:
         messages = own[0].rounds.messages()
-    if not any(message.get("tool_calls") for message in messages):
+        told = [each for each in told if not own[0].rounds.has_told(each.id)]
+    if not any(message.get("tool_calls") or message["role"] == "user" for message in messages):
         content = text_of(said)
         messages = [{"role": "assistant", "content": content}] if content.strip() else []
-    if not messages:  # blanks alone are no answer, and providers refuse them
+    if not messages or messages[-1]["role"] == "user":  # blanks alone are no answer, and providers refuse them
         content = f"[{state} before any text]" if cause is None else placeholder(cause)
-        messages = [{"role": "assistant", "content": content}]
-    return marked(messages, state, cause)
+        messages.append({"role": "assistant", "content": content})
+    return marked([*told_messages(told, follows_user=True), *messages], state, cause)
 
 
 def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> list[dict[str, Any]]:
@@ -85,11 +90,6 @@ def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> lis
     elif state == "failed":
         last["failed"] = True
     return messages
-
-
-def placeholder(cause: str) -> str:
-    """What stands for an assistant message when a stop came before any text."""
-    return f"[stopped{' by the user' if cause == CauseWord.USER else ': ' + cause} before any text]"
 
 
 def close_calls(said: list[Said], run_id: str, turn_id: str, cause: str) -> list[Event]:

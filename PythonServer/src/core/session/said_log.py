@@ -1,11 +1,13 @@
 """What goals said and did, folded from the log: of a turn that a crash left, or of one that is resumed."""
 
 import json
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, select
 
 from core.agent.rounds import Rounds
+from core.agent.told import Told
 from core.events import EventType
 from core.session.queries import log_of_turn, read_plan, walk_goals
 from core.session.said import Said, with_earlier
@@ -13,38 +15,63 @@ from core.session.usage import UsageSum
 from core.store.tables import events, turns
 
 #: What of a turn's log its transcript and its sums are made of.
-_KINDS: Final = (EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.USAGE)
+_KINDS: Final = (
+    EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MESSAGE_DELIVERED, EventType.USAGE
+)  # fmt: skip
 
 
-def read_said(
-    connection: Connection, turn: RowMapping, goals: list[dict[str, Any]]
-) -> tuple[list[Said], UsageSum]:
-    """What each leaf of a turn said and did, in plan order, and what the turn's calls used."""
+@dataclass(slots=True)
+class LoggedTurn:
+    """What the log of a turn tells."""
+
+    #: Of each leaf, in plan order.
+    said: list[Said] = field(default_factory=list)
+    #: What the user said while it was at work, in order.
+    told: list[Told] = field(default_factory=list)
+    #: What its calls used.
+    usage: UsageSum = field(default_factory=UsageSum)
+
+
+def read_said(connection: Connection, turn: RowMapping, goals: list[dict[str, Any]]) -> LoggedTurn:
+    """What was said and done in a turn whose plan has these goals."""
     query = select(events.c.type, events.c.goal_id, events.c.call_id, events.c.data).where(
         log_of_turn(connection, turn), events.c.type.in_(_KINDS)
     )
     rounds: dict[str, Rounds] = {}
-    usage = UsageSum()
+    logged = LoggedTurn()
     for row in connection.execute(query.order_by(events.c.seq)).mappings():
         data = json.loads(row["data"])
         if row["type"] == EventType.USAGE:
-            usage.add(data)
+            logged.usage.add(data)
+        elif row["type"] == EventType.MESSAGE_DELIVERED:
+            _take_message(data, logged.told, rounds)
         else:
             rounds.setdefault(row["goal_id"], Rounds()).take(row["type"], row["call_id"], data)
-    return [_said_of(goal, rounds) for goal in walk_goals(goals) if not goal["goals"]], usage
+    logged.said = [_said_of(goal, rounds) for goal in walk_goals(goals) if not goal["goals"]]
+    return logged
 
 
-def said_before(connection: Connection, turn: RowMapping) -> list[Said]:
-    """What had been said in the turn that this one resumes, and in those before it; [] if it resumes none."""
+def _take_message(data: dict[str, Any], told: list[Told], rounds: dict[str, Rounds]) -> None:
+    if "text" not in data:  # the message that began the turn
+        return
+    message = Told(data["message_id"], data["text"], data["mode"] == "redirect")
+    told.append(message)
+    for place in data["goals"]:
+        rounds.setdefault(place["goal_id"], Rounds()).tell(message, place["round"])
+
+
+def said_before(connection: Connection, turn: RowMapping) -> LoggedTurn:
+    """What was said in the turn that this one resumes, and in those before it; nothing if it resumes none."""
     if turn["resumes"] is None:
-        return []
+        return LoggedTurn()
     old = connection.execute(select(turns).where(turns.c.id == turn["resumes"])).mappings().one()
-    own, _ = read_said(connection, old, read_plan(connection, old)["goals"])
+    own = read_said(connection, old, read_plan(connection, old)["goals"])
     before = said_before(connection, old)
-    return with_earlier(own, before) if own else before
+    said = with_earlier(own.said, before.said) if own.said else before.said
+    return LoggedTurn(said, before.told + own.told)
 
 
 def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:
     result = goal["result"] if goal["status"] == "COMPLETED" else None
-    own = rounds.get(goal["id"]) or Rounds()
+    own = rounds.get(goal["id"], Rounds())
     return Said(goal["id"], own, result, goal["cause"], is_delegated=goal.get("call_id") is not None)

@@ -89,7 +89,7 @@ def request_messages(
     of the goals that this one depends on.
     """
     parts = [instructions] if instructions else []
-    parts += [_EARLIER + each["content"] for each in history if each["role"] == "system"]
+    parts += [_of_system(each) for each in history if each["role"] == "system"]
     if message is not None:
         parts.append(f"This is one part of a larger request by the user:\n{message}")
     for title, text in results or ():
@@ -100,6 +100,12 @@ def request_messages(
     said = [_bare(each) for each in history if each["role"] != "system"]
     system = [{"role": "system", "content": "\n\n".join(parts)}] if parts else []
     return [*system, *said, {"role": "user", "content": prompt}]
+
+
+def _of_system(message: dict[str, Any]) -> str:
+    """What a system message of the history, handed in or a summary, says in the request's own."""
+    text: str = message["content"]
+    return text if message.get("is_summary") else _EARLIER + text
 
 
 #: What of a message goes to a provider; the rest is for our own readers.

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
@@ -18,30 +19,27 @@ from core.gates import pause_at
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
-from core.plan.plan_spec import GoalSpec, PlanSpec
+from core.plan.plan_spec import PlanSpec
 from core.plan.scheduler import Workers
+from core.provider.model_call import ModelCall
+from core.session.asking import Questions
 from core.session.delegation import Delegation
+from core.session.goal_tree import make_goals
+from core.session.liveness import Activity
+from core.session.mail import Mail
 from core.session.parts import Parts
 from core.session.receipt import Stock
-from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
+from core.session.revival import Revival
 from core.session.said import Said, close_calls, said_by, text_of, turn_messages, with_earlier
+from core.session.surviving import Fence, Log
 from core.session.turns import emit_in_turn, note_stop
 from core.session.usage import UsageSum
 from core.store.commit import Transaction
 from core.switching import keep_interpreter
-from core.tool.tool import Delegated, ToolFailed, ToolRun
+from core.tool.tool import Answered, Delegated, ToolFailed, ToolRun
 
 T = TypeVar("T")
-
-
-class Log(Protocol):
-    """Where events go; see :class:`core.store.writer.Writer`."""
-
-    def emit(self, event: Event) -> None:
-        """Append an event."""
-
-    def transact(self, decision: Callable[[Transaction], T]) -> Future[T]:
-        """Have a decision made, in order with the events."""
 
 
 class Pool(Workers, Threads, Protocol):
@@ -64,12 +62,15 @@ class Turn:
         self.start = start
         self.run_scope = run_scope
         self.scope = run_scope.open(Level.TURN, start.turn_id)
-        self.calls = CallBook()
+        #: When something happened in it last; see :mod:`core.session.liveness`.
+        self.activity = Activity()
+        self.calls = CallBook(self.activity.touch)
         self.plan: Plan | None = None
         self._is_plan_shown = False
         #: How it ended, as recorded; set when that is durable, or cannot become so before the server is gone.
         self.ended: Future[TurnOutcome] = Future()
-        self._writer = writer
+        #: Closed if it is left to the next server: nothing that still happens here is a part of it.
+        self.fence = self._writer = Fence(writer)
         self.workers = workers
         self._usage = UsageSum()
         #: What the goals had said in the turn that this one resumes.
@@ -81,18 +82,48 @@ class Turn:
         self.cancel_timeout_s = cancel_timeout_s
         # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
         self._orders: list[StopOrder] = []
+        # The same for stops that depend on a claim. They join nothing: only the first stop of all counts among them.
+        self._claimed: list[StopOrder] = []
         self._stock: Stock | None = None
-        self._recorded: Future[bool] | None = None
+        self._recorded: Future[StopRecord] | None = None
         self._reached = threading.Event()
         self._receipt_so_far: list[dict[str, Any]] = []
+        self._windows = 0
+        self._windows_lock = threading.Lock()
         #: The stops of single goals and tool calls, and what else happens to a part of the turn.
         self.parts = Parts(self)
+        #: The messages that go into it while it is at work.
+        self.mail = Mail(self)
+        #: What its tools ask the user.
+        self.questions = Questions(self)
+        #: Moves of goals that an earlier server has logged, and that this one makes once more.
+        self.logged_moves: set[tuple[str, GoalStatus]] = set()
+        #: Around the lock of a plan: held while the plan comes to be shown.
+        self.showing = threading.Lock()
+        #: Its plan was shown, in this server.
+        self.has_plan = False
         #: How its tools delegate; set once there are agents to delegate to.
         self.delegation: Delegation | None = None
         if not self.scope.is_stopped:
             # First abort of the scope, so it runs before any call is woken and could leave the books.
             with contextlib.suppress(Cancelled):  # stopped since: the stock is taken at the end
                 self.scope.add_abort(self._meet_stop)
+
+    @contextlib.contextmanager
+    def protected(self) -> Iterator[None]:
+        """Inside, a message that would interrupt waits for the turn's end instead. A stop still stops. May be nested."""
+        with self._windows_lock:
+            self._windows += 1
+        try:
+            yield
+        finally:
+            with self._windows_lock:
+                self._windows -= 1
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether a protection window is open."""
+        return self._windows > 0
 
     @property
     def said(self) -> str:
@@ -101,9 +132,14 @@ class Turn:
 
     # -- what agents and goals use -----------------------------------------------------------
 
-    def step(self, scope: Scope) -> None:
+    def begin_request(self, owner: Goal, call: ModelCall) -> None:
         """See :class:`core.agent.ports.TurnPort`."""
-        scope.checkpoint()
+        self.activity.touch()
+        self.mail.begin_request(owner, call)
+
+    def end_request(self, owner: Goal, is_cut: bool) -> None:
+        """See :class:`core.agent.ports.TurnPort`."""
+        self.mail.end_request(owner, is_cut)
 
     def emit(
         self, event_type: EventType, data: dict[str, Any], goal_id: str | None = None, call_id: str | None = None
@@ -111,15 +147,19 @@ class Turn:
         """Append an event to this turn; dropped by the writer once the turn has ended."""
         if event_type is EventType.USAGE and not self._usage.add(data):
             return  # the sum was drawn: the turn ends without this call
+        # A wait that is announced is no silence: it is bounded by the retries' own cap.
+        self.activity.touch(data["wait_ms"] / 1000 if event_type is EventType.RETRY else 0.0)
         self._writer.emit(Event(self.start.run_id, event_type, data, self.start.turn_id, goal_id, call_id))
 
     def record(self, decision: Callable[[Transaction], T]) -> Future[T]:
         """Have the writer make a decision, in order with the events."""
         return self._writer.transact(decision)
 
-    def say(self, goal: Goal, text: str) -> None:
-        """Text of a goal. Raises ``Cancelled`` once it is stopped or final: the fence for work that did not listen."""
-        with self._noting(goal):
+    def say(self, goal: Goal, text: str, scope: Scope | None = None) -> None:
+        """Text of a goal, from the model call with that scope. Raises ``Cancelled`` once that or the goal is stopped,
+        or the goal is final: the fence for work that did not listen.
+        """
+        with self._noting(goal, scope):
             goal.rounds.say(text)
             self.emit(EventType.TEXT, {"text": text}, goal.id)
 
@@ -130,8 +170,8 @@ class Turn:
             self.emit(EventType.TOOL_CALL, {"name": name, "arguments": arguments}, owner.id, call_id)
 
     @contextlib.contextmanager
-    def _noting(self, goal: Goal) -> Iterator[None]:
-        scope = goal.scope or self.scope
+    def _noting(self, goal: Goal, scope: Scope | None = None) -> Iterator[None]:
+        scope = scope or goal.scope or self.scope
         with goal.plan.lock:  # the order in memory is the order in the log
             if not goal.is_final and not scope.is_stopped:
                 yield
@@ -161,6 +201,21 @@ class Turn:
             raise ToolFailed("nobody is there to delegate to")
         return self.delegation.run(owner, run, goals, max_depth, max_goals)
 
+    def has_goal(self, goal_id: str) -> bool:
+        """Whether its plan has that goal, delegated ones too."""
+        plan = self.shown_plan
+        return plan is not None and any(goal.id == goal_id for goal in plan.walk_all())
+
+    def is_at_redirect_limit(self, goal_id: str | None) -> bool:
+        """See :class:`core.session.messages.TurnAtWork`."""
+        return self.mail.is_at_limit(goal_id)
+
+    def ask(
+        self, owner: Goal, run: ToolRun, question: str, options: list[str] | None, timeout_ms: int | None
+    ) -> Answered:
+        """See :class:`core.agent.ports.TurnPort`."""
+        return self.questions.ask(run, question, options, timeout_ms)
+
     # -- the plan ----------------------------------------------------------------------------
 
     def make_plan(self, work: Callable[[Goal], str | None]) -> Plan:
@@ -183,31 +238,29 @@ class Turn:
         self.scope.checkpoint()
         return goal
 
-    def fill_plan(self, spec: PlanSpec, agent_of: Callable[[str | None], Any], remark: str | None = None) -> None:
-        """Put the goals of a checked spec into the plan, and publish it."""
+    def fill_plan(
+        self, spec: PlanSpec, agent_of: Callable[[str | None], Any], remark: str | None = None,
+        revival: Revival | None = None,
+    ) -> None:  # fmt: skip
+        """Put the goals of a checked spec into the plan, and publish it; one that is revived was published before."""
         plan = self.plan
         assert plan is not None
-        goals: dict[str, Goal] = {}
-        waiting: list[tuple[GoalSpec, Goal]] = [(each, plan.plan_goal) for each in reversed(spec.goals)]
-        order: list[tuple[GoalSpec, Goal]] = []
-        while waiting:
-            each, parent = waiting.pop()
-            tool = each.tool.model_dump() if each.tool is not None else None
-            goal = Goal(plan, each.id, each.title or each.id, each.prompt, parent, agent_of(each.agent), tool)
-            goals[each.id] = goal
-            order.append((each, goal))
-            waiting.extend((child, goal) for child in reversed(each.goals))
-        for each, goal in order:
-            for name in dict.fromkeys(each.depends_on):
-                goal.depend_on(goals[name])
+        goals = make_goals(plan, spec, agent_of)
         plan.remark = remark
-        self._is_plan_shown = True  # not before: a goal that is stopped must have all that hangs on it
-        self.publish_plan()
+        if revival is not None:
+            self._usage = revival.logged.usage
+            self.questions.take_over(revival.asked)
+            revival.restore(self, goals, agent_of)
+        with self.showing:
+            self.has_plan = self._is_plan_shown = True  # not before: a goal that is stopped must have all that hangs on it
+        if revival is None:
+            self.publish_plan()
 
     def publish_plan(self) -> None:
         """Tell the readers how the plan stands."""
         run_id, turn_id = self.start.run_id, self.start.turn_id
         assert self.plan is not None
+        self.activity.touch()
         with self.plan.lock:  # the newest one is the last in the log
             event = Event(run_id, EventType.PLAN_UPDATED, self._plan_data(), turn_id)
             self._writer.transact(lambda tx: emit_in_turn(tx, event, mark="plan_seq"))
@@ -229,6 +282,9 @@ class Turn:
 
     def note_goal(self, goal: Goal) -> None:
         """The status of a goal has changed."""
+        if (goal.id, goal.status) in self.logged_moves:
+            self.logged_moves.remove((goal.id, goal.status))
+            return
         data: dict[str, Any] = {"status": goal.status}
         if goal.cause is not None:
             data["cause"] = goal.cause.word
@@ -251,14 +307,19 @@ class Turn:
 
     # -- the stop --------------------------------------------------------------------------------
 
-    def stop(self, order: StopOrder) -> Verdict:
+    def stop(self, order: StopOrder, claim: AbstractContextManager[bool] | None = None) -> Verdict:
         """Close the scope and reach everything that runs, at once and bounded. OVER if the turn had finished.
 
         Whoever joins, also a turn that has finished because of an earlier stop, waits until the first one has
-        reached everything, so that all see the same receipt.
+        reached everything, so that all see the same receipt. With a ``claim`` (see :meth:`Scope.cancel`) it is the
+        turn's stop or nothing: it joins no other, and leaves no trace.
         """
-        self._orders.append(order)
-        verdict = self.scope.cancel(order.cause)
+        orders = self._orders if claim is None else self._claimed
+        orders.append(order)
+        verdict = self.scope.cancel(order.cause, claim=claim)
+        if claim is not None and verdict is not Verdict.FIRST:
+            orders.remove(order)
+            return verdict
         if order.ends_run:
             self.run_scope.cancel(order.cause)
         pause_at("turn.scope_closed")
@@ -295,14 +356,13 @@ class Turn:
         cause = self.scope.cause
         if cause is None:
             return None
-        orders = list(self._orders)
+        orders = [*self._orders, *(order for order in list(self._claimed) if order.cause is cause)]
         first = next((order for order in orders if order.cause is cause), StopOrder(cause))
         return replace(first, ends_run=any(order.ends_run for order in orders))
 
-    def wait_recorded(self, timeout_s: float) -> None:
-        """Until the stop is durable; raises what came of recording it, or ``TimeoutError``."""
-        if self._recorded is not None:
-            self._recorded.result(timeout_s)
+    def wait_recorded(self, timeout_s: float) -> StopRecord | None:
+        """Until the stop is durable; raises what came of recording it, or ``TimeoutError``. None: it is not on the way."""
+        return self._recorded.result(timeout_s) if self._recorded is not None else None
 
     def _meet_stop(self) -> None:
         """Whoever stopped the scope: see what runs, and have the stop written down before anything is woken by it.
@@ -348,13 +408,14 @@ class Turn:
         else:
             message = message or self._failure()
             state = "completed" if message is None else "failed"
+        told = self.mail.close()
         said = said_by(plan)
         word = cause.word if cause is not None else None
         closing = close_calls(said, self.start.run_id, self.start.turn_id, word or state)
         said = with_earlier(said, self.earlier)
         return TurnOutcome(
             state,
-            turn_messages(said, "completed" if self.is_answered else state, word),
+            turn_messages(said, "completed" if self.is_answered else state, word, told),
             order=self.order_in_force(),
             receipt=self._stock.final() if cause is not None and self._stock is not None else None,
             error=message,
@@ -366,13 +427,15 @@ class Turn:
         )
 
     def _wait_reached(self, cause: Cause) -> None:
-        if any(order.cause is cause for order in self._orders):
+        if any(order.cause is cause for order in [*self._orders, *self._claimed]):
             self._reached.wait(self.cancel_timeout_s * 2)  # so that the asked calls have their outcome
         if self._stock is None:
             self._take_stock()
 
     def _failure(self) -> str | None:
         """Why the turn failed: no goal completed. None if one did."""
+        if self.start.kind == "compaction":
+            return None  # it has no goals, and raises what it fails of
         leaves = [] if self.plan is None else self.plan.leaves()
         if any(goal.status is GoalStatus.COMPLETED for goal in leaves):
             return None

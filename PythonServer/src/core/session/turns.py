@@ -5,6 +5,8 @@ and raises a ``ServerError`` to undo all of it. Nothing else changes the state o
 """
 
 import time
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, insert, select, update
@@ -13,9 +15,10 @@ from core.cancellation import Cause, CauseWord
 from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
-from core.session.inbox import hand_back, hold, queue_once, release_held, settle_message, take_next
+from core.session.inbox import hand_back, hand_back_rest, hold, queue_once, release_held, settle_message, take_next
 from core.session.queries import read_event_data
-from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.questions import withdraw_questions
+from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
 from core.session.said import marked
 from core.store.commit import Transaction
@@ -62,8 +65,12 @@ def move_run(tx: Transaction, run: RowMapping | dict[str, Any], state: RunState,
 def open_turn(
     tx: Transaction, run: RowMapping | dict[str, Any], text: str,
     spec: dict[str, Any] | None = None, message_id: str | None = None, resumes: str | None = None,
+    kind: str = "message",
 ) -> TurnStart:  # fmt: skip
-    """Record an accepted message as a turn. The caller moves the run to ``queued`` with this turn's id."""
+    """Record an accepted message as a turn. The caller moves the run to ``queued`` with this turn's id.
+
+    A turn of another ``kind`` is no part of the transcript.
+    """
     number = tx.connection.execute(
         select(func.coalesce(func.max(turns.c.number), 0) + 1).where(turns.c.session_id == run["session_id"])
     ).scalar_one()
@@ -72,13 +79,15 @@ def open_turn(
         insert(turns).values(
             id=turn_id, run_id=run["id"], session_id=run["session_id"], number=number, state="open",
             input=text, spec=spec, resumes=resumes, created_at=time.time(),
+            left_out=None if kind == "message" else kind,
         )
     )  # fmt: skip
     data = {"input": text, "number": number} | ({"message_id": message_id} if message_id else {})
+    data |= {"kind": kind} if kind != "message" else {}
     tx.emit(Event(run["id"], EventType.TURN_STARTED, data, turn_id))
     tx.open_turns[run["id"]] = turn_id
     return TurnStart(
-        run["id"], run["session_id"], turn_id, text, bool(run["interactive"]), run["options"], spec, resumes
+        run["id"], run["session_id"], turn_id, text, bool(run["interactive"]), run["options"], spec, resumes, kind
     )
 
 
@@ -86,8 +95,13 @@ def start_of(run: RowMapping, turn: RowMapping) -> TurnStart:
     """An accepted turn as it was recorded."""
     return TurnStart(
         run["id"], run["session_id"], turn["id"], turn["input"], bool(run["interactive"]), run["options"],
-        turn["spec"], turn["resumes"],
+        turn["spec"], turn["resumes"], kind_of(turn),
     )  # fmt: skip
+
+
+def kind_of(turn: RowMapping) -> str:
+    """``message`` or ``compaction``, as in :class:`TurnStart`."""
+    return "compaction" if turn["left_out"] == "compaction" else "message"
 
 
 def resume_turn(tx: Transaction, run: RowMapping | dict[str, Any], old: RowMapping) -> TurnStart:
@@ -113,14 +127,15 @@ def begin_turn(tx: Transaction, run_id: str) -> StopOrder | None:
     run = read_run(tx, run_id)
     if run["state"] == RunState.STOPPING:
         return StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
-    move_run(tx, run, RunState.RUNNING)
+    if run["state"] == RunState.QUEUED:  # else an earlier server began it, and this one takes it up
+        move_run(tx, run, RunState.RUNNING)
     return None
 
 
 # -- a stop ----------------------------------------------------------------------------------
 
 
-def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
+def request_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> StopRecord:
     """As :func:`note_stop`, for a stop that may still be refused: see :func:`check_stop`."""
     run = read_run(tx, run_id)
     if run["state"] in OPEN and run["turn_id"] == turn_id:
@@ -137,8 +152,8 @@ def check_stop(run: RowMapping, order: StopOrder) -> None:
         raise InvalidRequest(detail, errors=[{"field": "continue_with", "message": "for batch runs only"}])
 
 
-def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> bool:
-    """Record a stop of ``turn_id``. False if there is nothing to stop: the run is parked, or that turn has ended.
+def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrder) -> StopRecord:
+    """Record a stop of ``turn_id``; it is not stopped if there is nothing to stop: the run is parked.
 
     A second stop joins the first and records nothing, except that a terminate turns a turn-stop into a run's end.
     """
@@ -146,18 +161,15 @@ def note_stop(tx: Transaction, run_id: str, turn_id: str | None, order: StopOrde
     if run["state"] in TERMINAL:
         raise RunIsOver()
     if run["state"] not in OPEN:
+        fates = hold(tx, run, _policy(run, order), None)  # nothing runs, but since an earlier stop messages may wait
         if order.ends_run:
             _end_run(tx, run, RunState.CANCELLED, order)
-        else:
-            hold(tx, run, order.inbox, None)  # nothing runs, but messages may be waiting since an earlier stop
-        return False
+        return StopRecord(False, fates)
     if run["turn_id"] != turn_id:
         raise TurnIsOver()
-    if run["state"] == RunState.STOPPING:
-        _join_stop(tx, run, order)
-    else:
-        _record_stop(tx, run, order)
-    return True
+    is_first = run["state"] != RunState.STOPPING
+    recorded = _record_stop(tx, run, order) if is_first else _join_stop(tx, run, order)
+    return StopRecord(True, recorded.fates)
 
 
 def emit_in_turn(tx: Transaction, event: Event, mark: str | None = None) -> None:
@@ -169,31 +181,62 @@ def emit_in_turn(tx: Transaction, event: Event, mark: str | None = None) -> None
 
 
 def note_part_stop(
-    tx: Transaction, run_id: str, turn_id: str, cause: Cause, goal_id: str | None, call_id: str | None
-) -> None:
-    """Record the stop of one goal or one tool call of an open turn; the state of the run is not touched."""
+    tx: Transaction, run_id: str, turn_id: str, cause: Cause, goal_id: str | None, call_id: str | None,
+    inside: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Record the stop of one goal or one tool call of an open turn, which is not stopped by it.
+
+    ``inside``: the ids of the goals that end with it. What they, or the call, ask the user is withdrawn.
+    """
     data = {"cause": cause.word, "reason": cause.reason}
     emit_in_turn(tx, Event(run_id, EventType.STOP_REQUESTED, data, turn_id, goal_id, call_id))
+    withdraw_questions(tx, run_id, turn_id, cause.word, inside, call_id)
 
 
-def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
+def read_fates(tx: Transaction, turn_id: str) -> dict[str, Any] | None:
+    """What the recorded stop of a turn did with the messages that waited; None if it has none."""
+    stop = read_turn(tx, turn_id)["stop"]
+    return StopOrder.from_json(stop).fates if stop else None
+
+
+def _policy(run: RowMapping, order: StopOrder) -> str:
+    """What becomes of the messages that wait. With the run's end they go back, whatever the order says of them."""
+    # A batch run that is neither to go on nor resumed ends with its turn.
+    goes_on = run["interactive"] or order.continue_with or run["options"].get("on_server_lost") == "resume"
+    return "return" if order.ends_run or not goes_on else order.inbox
+
+
+def _record_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> StopOrder:
     move_run(tx, run, RunState.STOPPING)
-    tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=order.to_json()))
-    tx.emit(Event(run["id"], EventType.STOP_REQUESTED, order.to_json(), run["turn_id"]))
-    hold(tx, run, order.inbox, run["turn_id"])
+    requested = Event(run["id"], EventType.STOP_REQUESTED, turn_id=run["turn_id"])
+    tx.emit(requested)  # before the events of what it does with the messages
+    recorded = replace(order, fates=hold(tx, run, _policy(run, order), run["turn_id"]))
+    requested.data = recorded.to_json()
+    _write_stop(tx, run, recorded)
+    withdraw_questions(tx, run["id"], run["turn_id"], order.cause.word)
     if order.continue_with is not None and not order.ends_run:
         queue_once(tx, run, order.continue_with)
+    return recorded
 
 
-def _join_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
+def _write_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> None:
+    tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=order.to_json()))
+
+
+def _join_stop(tx: Transaction, run: RowMapping, order: StopOrder) -> StopOrder:
     first = StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
     if order.continue_with is not None and not order.ends_run:
         if first.ends_run:
             raise RunIsOver("the run is being ended, and does not go on")
         queue_once(tx, run, order.continue_with)
-    if order.ends_run and not first.ends_run:
-        widened = StopOrder(first.cause, ends_run=True)
-        tx.connection.execute(update(turns).where(turns.c.id == run["turn_id"]).values(stop=widened.to_json()))
+    return _widen(tx, run, first) if order.ends_run and not first.ends_run else first
+
+
+def _widen(tx: Transaction, run: RowMapping, first: StopOrder) -> StopOrder:
+    """The recorded stop of the open turn is one that ends the run."""
+    widened = replace(first, ends_run=True, fates=hand_back_rest(tx, run, first.fates))
+    _write_stop(tx, run, widened)
+    return widened
 
 
 # -- a turn ends -----------------------------------------------------------------------------
@@ -207,14 +250,8 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
     run = read_run(tx, run_id)
     if run["turn_id"] != turn_id or run["state"] not in OPEN:
         raise TurnIsOver()  # somebody settled it: a late result is not written
-    order = outcome.order
-    if run["state"] == RunState.STOPPING:
-        recorded_stop = StopOrder.from_json(read_turn(tx, turn_id)["stop"])
-        # A terminate that joined the stop may not be recorded yet.
-        ends_run = recorded_stop.ends_run or (order is not None and order.ends_run)
-        order = StopOrder(recorded_stop.cause, ends_run)
-    elif order is not None:
-        _record_stop(tx, run, order)
+    order = _order_at_end(tx, run, outcome.order)
+    withdraw_questions(tx, run_id, turn_id, order.cause.word if order is not None else None)
     state = "cancelled" if order is not None else outcome.state
     run = read_run(tx, run_id)
     for event in outcome.closing:
@@ -234,11 +271,26 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
     return recorded, _go_on(tx, run, recorded)
 
 
+def _order_at_end(tx: Transaction, run: RowMapping, order: StopOrder | None) -> StopOrder | None:
+    """The stop that ends the turn, as it is recorded by now; ``order`` is what the code that ran the turn knows."""
+    if run["state"] == RunState.STOPPING:
+        recorded = StopOrder.from_json(read_turn(tx, run["turn_id"])["stop"])
+        # A terminate that joined the stop may not be recorded yet.
+        order = replace(recorded, ends_run=recorded.ends_run or (order is not None and order.ends_run))
+    elif order is not None:
+        order = _record_stop(tx, run, order)
+    # Messages may have come since.
+    return _widen(tx, run, order) if order is not None and order.ends_run else order
+
+
 def _messages_of(
     tx: Transaction, turn_id: str, outcome: TurnOutcome, state: str, order: StopOrder | None
 ) -> list[dict[str, Any]]:
     """What the turn adds to the history: what it said or, resumed and with no plan yet, what was there before."""
-    resumed = read_turn(tx, turn_id)["resumes"]
+    turn = read_turn(tx, turn_id)
+    if kind_of(turn) == "compaction":
+        return []
+    resumed = turn["resumes"]
     word = order.cause.word if order is not None else None
     if resumed is not None and outcome.plan is None:
         old = read_turn(tx, resumed)
@@ -252,6 +304,7 @@ def _end_data(outcome: TurnOutcome, messages: list[dict[str, Any]], order: StopO
     data: dict[str, Any] = {"messages": messages, "usage": outcome.usage}
     if order is not None:
         data |= {"cause": order.cause.word, "reason": order.cause.reason, "receipt": outcome.receipt or []}
+        data["inbox"] = order.fates
     if outcome.error is not None:
         data["error"] = outcome.error
     if outcome.title is not None:
@@ -270,7 +323,7 @@ def _go_on(tx: Transaction, run: RowMapping, outcome: TurnOutcome) -> TurnStart 
         return None
     if is_lost and run["options"].get("on_server_lost") == "resume":
         turn = read_turn(tx, run["turn_id"])
-        if count_losses(tx, turn) <= MAX_LOSSES:
+        if kind_of(turn) == "message" and count_losses(tx, turn) <= MAX_LOSSES:
             return resume_turn(tx, run, turn)
     message = None if is_shutdown else take_next(tx, run)  # else it waits on disk for the next server
     if message is not None:  # in a batch run: what it was told to go on with
@@ -303,7 +356,7 @@ def _deliver(tx: Transaction, run: RowMapping, message: RowMapping) -> TurnStart
 
 def mark_delivered(tx: Transaction, run_id: str, message_id: str, turn_id: str) -> None:
     """The message has its fate: it started this turn."""
-    settle_message(tx, message_id, "delivered", turn_id)
+    settle_message(tx, message_id, "delivered", turn_id, position=0)
     tx.emit(Event(run_id, EventType.MESSAGE_DELIVERED, {"message_id": message_id, "position": 0}, turn_id))
 
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from core.errors import ConfigurationError
+from core.store.schema import UnknownSchema, bring_up_to_date
 
 #: Any constant that no other application on the same PostgreSQL uses for its advisory locks.
 _MIGRATION_LOCK = 0x50595356
@@ -31,12 +29,13 @@ def open_database(url: str | None, data_dir: Path) -> Engine:
     url = url or f"sqlite:///{data_dir / 'pythonserver.db'}"
     engine = _sqlite(url) if url.startswith("sqlite:") else create_engine(url, pool_size=16, hide_parameters=True)
     try:
-        with _migration_lock(engine, data_dir):
-            _migrate(engine)
+        with _migration_lock(engine, data_dir), engine.connect() as connection:
+            bring_up_to_date(connection)
+            connection.commit()
         with engine.execution_options(**{WRITES: True}).begin() as connection:
             # A database may be open for reading only, and says so at the first write, of no row even.
             connection.execute(text("DELETE FROM alembic_version WHERE 1 = 0"))
-    except CommandError:
+    except UnknownSchema:
         engine.dispose()
         raise ConfigurationError(
             f"{_shown(engine)} was made by another version of this server, and this one does not know its schema: "
@@ -80,15 +79,6 @@ def _sqlite(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITES) else "BEGIN")
 
     return engine
-
-
-def _migrate(engine: Engine) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ runs: Final = Table(
     Column("state", String(20), nullable=False),
     #: The open turn, or the last one.
     Column("turn_id", String(40)),
-    #: {agent, planning, deadline_ms, on_server_lost, metadata} as asked for at the start.
+    #: {agent, planning, deadline_ms, idle_limit_ms, on_server_lost, metadata} as asked for at the start.
     Column("options", JSON, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
@@ -80,14 +80,15 @@ turns: Final = Table(
     Column("input", Text, nullable=False),
     #: The plan that was handed in, or None.
     Column("spec", JSON),
-    #: The accepted stop: {cause, reason, ends_run}, or None.
+    #: The accepted stop: {cause, reason, ends_run, inbox}, or None.
     Column("stop", JSON),
     #: Where in the log its newest ``plan_updated`` and its terminal event are.
     Column("plan_seq", Integer),
     Column("end_seq", Integer),
     #: Where its run's ``run_started`` is, if that holds the history that was handed in before this turn.
     Column("history_seq", Integer),
-    #: Why it is no part of the transcript: ``rolled_back``, or ``resumed`` by a later turn; None: it is one.
+    #: Why it is no part of the transcript: ``rolled_back``, ``resumed`` by a later turn, or a ``compaction`` from the
+    #: start; None: it is one.
     Column("left_out", String(20)),
     #: The turn whose finished goals this one takes over.
     Column("resumes", String(40)),

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from core.errors import ConfigurationError
 from core.settings import Settings
+from core.tool.ask_user import AskUser
 from core.tool.delegate import Delegate
 from core.tool.function.modules import load_functions, make_function
 from core.tool.mcp.config import load_mcp_servers
@@ -139,4 +140,6 @@ def _delegate(settings: Settings) -> Tool:
     return Delegate(settings.delegate_depth, settings.delegate_goals, list(settings.agents))
 
 
-_MAKERS: Final[dict[str, Maker]] = {"delegate": _delegate, "http_request": _http_request, "shell": _shell}
+_MAKERS: Final[dict[str, Maker]] = {
+    "ask_user": lambda _: AskUser(), "delegate": _delegate, "http_request": _http_request, "shell": _shell
+}  # fmt: skip

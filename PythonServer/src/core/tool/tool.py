@@ -77,6 +77,33 @@ def _nobody(goals: list[dict[str, Any]], max_depth: int, max_goals: int) -> list
     raise ToolFailed("nobody is there to delegate to")
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a question to the user."""
+
+    #: ``answered``, ``declined`` or ``expired``.
+    disposition: str
+    #: Only if it was answered.
+    answer: str | None = None
+    #: The user's further words, if there are any.
+    comment: str | None = None
+
+
+class AskPort(Protocol):
+    """How a tool asks the user."""
+
+    def __call__(self, question: str, options: list[str] | None, timeout_ms: int | None) -> Answered:
+        """Ask, and wait for the answer, however long that takes; the calling thread rests meanwhile.
+
+        ``Cancelled`` if a stop came before the answer. An answer that came before a stop is returned, and the call is
+        settled as done. ``ToolFailed`` if it cannot be asked now.
+        """
+
+
+def _nobody_to_ask(question: str, options: list[str] | None, timeout_ms: int | None) -> Answered:
+    raise ToolFailed("nobody is there to ask")
+
+
 class ToolRun(Call):
     """One running tool call: its scope, its own limits, and its progress.
 
@@ -94,6 +121,8 @@ class ToolRun(Call):
         self.leave_behind: Callable[[], None] = lambda: None
         #: How a tool has others work for it.
         self.delegate: DelegatePort = _nobody
+        #: How a tool asks the user.
+        self.ask: AskPort = _nobody_to_ask
         self._limit: Cause | None = None
 
     def add_abort(self, abort: Callable[[], None]) -> Registration:

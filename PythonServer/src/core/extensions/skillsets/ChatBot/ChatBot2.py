@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Engine as Database
 
 from core.agent.agent import Agent
+from core.agent.told import told_messages
 from core.base.InputOutput import close_flag, open_flag, set_stopped
 from core.cancellation import Cause, CauseWord
 from core.clock import alarm_clock
@@ -23,10 +24,13 @@ from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.plan.planner import INSTRUCTIONS, TOOL, TOOL_NAME, read_plan
 from core.provider.provider import ModelRequest
+from core.session.compacting import compact_on_request, fitting
+from core.session.compaction import read_in_force
 from core.session.delegation import Delegation
 from core.session.earlier import read_earlier
 from core.session.goal_work import agent_of, asked_by, work_on
 from core.session.queries import session_title
+from core.session.revival import read_revival
 from core.session.title import read_title, title_messages
 from core.session.transcript import read_transcript, request_messages
 from core.session.turn import Turn
@@ -42,16 +46,22 @@ TITLE_S: Final = 10.0
 class ChatBot2:
     """Runs the turns of all sessions; holds nothing of any of them."""
 
-    def __init__(self, agents: dict[str, Agent], database: Database, is_titling: bool = False) -> None:
+    def __init__(
+        self, agents: dict[str, Agent], database: Database, is_titling: bool = False, compact_at_tokens: int = 0
+    ) -> None:
         self._agents = agents
         self._database = database
         self._is_titling = is_titling
+        self._compact_at_tokens = compact_at_tokens
 
     def run_turn(self, turn: Turn, on_started: Callable[[], None]) -> None:
         """One pass of the documented loop: a clear flag, the plan, its run, and the flag cleared again."""
         open_flag(turn.scope)
         try:
             with turn.scope.entered():
+                if turn.start.kind == "compaction":
+                    self._compact(turn, on_started)
+                    return
                 plan = self._make_plan(turn, on_started)
                 plan.run()
                 pause_at("chatbot.before_flag_is_cleared")
@@ -68,13 +78,21 @@ class ChatBot2:
     def _make_plan(self, turn: Turn, on_started: Callable[[], None]) -> Plan:
         start = turn.start
         with self._database.connect() as connection:
-            history = read_transcript(connection, start.session_id, before=start.turn_id)
+            whole = read_transcript(connection, start.session_id, before=start.turn_id)
+            in_force = read_in_force(connection, start.session_id, whole)
             earlier = read_earlier(connection, start)
+            revival = read_revival(connection, start.turn_id) if start.is_revived else None
         turn.earlier = earlier.said
+        turn.mail.begin_with([*earlier.told, *(revival.logged.told if revival is not None else ())])
         pause_at("chatbot.before_planning")
         on_started()
+        # One that goes on after a restart was compacted before, if it was to be, and may wait for nothing but an answer.
+        limit = self._compact_at_tokens if revival is None else 0
+        history = fitting(turn, lambda: self._agent(turn), whole, in_force, limit)
         remark = None
-        if earlier.spec is not None:
+        if revival is not None:
+            spec, remark = revival.spec, revival.remark
+        elif earlier.spec is not None:
             spec = earlier.spec
         elif start.spec is not None:
             spec = PlanSpec.model_validate(start.spec)
@@ -85,8 +103,16 @@ class ChatBot2:
         finished = earlier.finished
         plan = turn.make_plan(lambda goal: finished[goal.id] if goal.id in finished else work_on(turn, goal, history))
         turn.delegation = Delegation(turn, lambda goal: work_on(turn, goal, []), lambda name: self._agent(turn, name))
-        turn.fill_plan(spec, lambda name: self._agent(turn, name), remark)
+        turn.fill_plan(spec, lambda name: self._agent(turn, name), remark, revival)
         return plan
+
+    def _compact(self, turn: Turn, on_started: Callable[[], None]) -> None:
+        """The work of a turn that was started to compact the history."""
+        with self._database.connect() as connection:
+            whole = read_transcript(connection, turn.start.session_id, before=turn.start.turn_id)
+            in_force = read_in_force(connection, turn.start.session_id, whole)
+        on_started()
+        compact_on_request(turn, self._agent(turn), whole, in_force)
 
     def _agent(self, turn: Turn, name: str | None = None) -> Agent:
         """The agent of that name, else the run's."""
@@ -105,11 +131,15 @@ class ChatBot2:
 
     def _plan_call(self, turn: Turn, goal: Goal, history: History) -> tuple[PlanSpec, str | None]:
         agent, message = agent_of(goal), turn.start.input
-        request = ModelRequest(
-            request_messages(INSTRUCTIONS, history, message), agent.profile.model, [TOOL], TOOL_NAME
-        )
+        asked = request_messages(INSTRUCTIONS, history, message)
+
+        def make_request() -> ModelRequest:
+            told = told_messages(turn.mail.told(), follows_user=True)
+            return ModelRequest([*asked, *told], agent.profile.model, [TOOL], TOOL_NAME)
+
         try:
-            reply = agent.ask(request, asked_by(goal, None), turn)
+            with turn.mail.joined(goal, is_planning=True):
+                reply = agent.ask(make_request, asked_by(goal, None), turn)
         except (ProviderNonsense, ProviderRejected) as error:
             # A model server that knows no tools can still answer; one that is down cannot, and fails the turn.
             return PlanSpec.single(message), f"Working on this as one goal: no plan was made ({error.detail})."
@@ -138,6 +168,6 @@ class ChatBot2:
 
         alarm = alarm_clock.after(TITLE_S, give_up)
         try:
-            turn.title = read_title(agent.ask(request, asked, turn).text)
+            turn.title = read_title(agent.ask(lambda: request, asked, turn).text)
         finally:
             alarm.call_off()
