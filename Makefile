@@ -14,6 +14,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WORKERS ?= 3
 KILLS ?= 200
 
+# Python may keep what it has compiled: half of a short program's time is compiling it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What has been installed, and from which list; a changed list installs again.
 RUNTIME := $(VENV)/.runtime
 REAL := $(VENV)/.real

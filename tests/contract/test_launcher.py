@@ -187,7 +187,7 @@ def create_app(settings):
     raise RuntimeError("on purpose")
 broken.create_app = create_app
 sys.modules["api.app"] = broken
-from api.__main__ import main
+from api.command import main
 sys.exit(main([]))
 """
 

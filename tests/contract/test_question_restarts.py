@@ -276,7 +276,7 @@ def test_what_the_log_lacks_because_its_server_went_just_then_is_said_by_the_nex
 ) -> None:
     run = start_plan(
         own_asking.api(), goal("asks", ask_line(key, "Which?")),
-        goal("failed", script("trickle", tokens=20, interval_ms=20, key=f"{key}-f"), goals=()),
+        goal("failed", script("trickle", tokens=20, interval_ms=20, key=f"{key}-f")),
         goal("never", say_done(f"{key}-n"), "failed"), goal("last", say_done(f"{key}-l"), "asks"),
     )  # fmt: skip
     question = wait_question(run)

@@ -63,6 +63,18 @@ def test_a_batch_run_ends_at_its_deadline(local: LocalServer, models: ModelServe
     five_checks(run, models, key, is_batch=True)
 
 
+def test_the_late_deadline_of_a_stopped_batch_turn_does_not_hit_the_turn_that_goes_on(
+    local: LocalServer, models: ModelServer, key: str
+) -> None:
+    with gate("engine.before_stop") as late:
+        run = start_silent(local.api(), models, key, interactive=False, deadline_ms=3000)  # the next turn has it, too
+        late.wait_reached()
+        run.cancel(continue_with=script("trickle", tokens=3, interval_ms=5, key=key))
+        run.wait_event("turn_cancelled", turn_id=run.first_turn, cause="user")
+    assert run.wait_parked() == "completed"
+    five_checks(run, models, key, is_batch=True)
+
+
 @pytest.mark.parametrize("is_user_recorded_first", [True, False])
 def test_a_users_stop_that_joins_a_deadline_does_not_read_as_the_users(
     local: LocalServer, models: ModelServer, key: str, is_user_recorded_first: bool

@@ -1,5 +1,6 @@
 """Work that does not listen: abandoned at a bounded time, fenced, and its place given to somebody else."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,13 +134,13 @@ def test_many_stops_of_deaf_work_do_not_use_up_the_places(
     one_place: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr("core.plan.scheduler.ABANDON_AFTER_S", 0.02)
-    release = Switch()
+    release = threading.Event()
     agent = one_place.main.agents["default"]
     original: Callable[..., Reply] = agent.ask
 
     def ask(request: Any, asked: Any, port: Any) -> Reply:
         if "deaf" in request().messages[-1]["content"]:
-            release.hold()
+            assert release.wait(100), "nobody let the work go on"
         return original(request, asked, port)
 
     monkeypatch.setattr(agent, "ask", ask)
@@ -153,7 +154,7 @@ def test_many_stops_of_deaf_work_do_not_use_up_the_places(
         assert (pool.busy, pool.abandoned) == (0, number)
         if number < count:
             run.say("deaf")
-    release.open()
+    release.set()
     wait_until(lambda: pool.abandoned == 0, "the end of all of them")
     assert models.calls(key=key) == []
     five_checks(run, models, key)

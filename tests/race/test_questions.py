@@ -41,6 +41,11 @@ def _other(run: Run) -> Run:
     return Run(Api(run.api.url, run.api.token), about)
 
 
+def _is_look(decide: Any) -> bool:
+    """Whether it is the decision by which a call asks, and looks for the answer."""
+    return "look_at_question" in decide.__code__.co_names
+
+
 # -- one order each ---------------------------------------------------------------------------------------
 
 
@@ -53,14 +58,7 @@ def test_an_answer_that_was_taken_before_the_stop_is_kept_whatever_stops(
     with gate("asking.before_look") as looking:
         assert answer(run, asked["interrupt_id"], "this")["disposition"] == "answered"
         looking.wait_reached()  # woken by the answer, and it has not seen it yet
-        if stop == "turn":
-            run.cancel()
-        elif stop == "terminate":
-            run.terminate()
-        elif stop == "goal":
-            cancel_goal(run, "answer")
-        else:
-            cancel_call(run, asked["call_id"])
+        _stop(run, asked, stop)
         looking.open()
         run.wait_parked()
     assert results(run) == ["this"]
@@ -89,6 +87,34 @@ def test_an_answer_that_comes_just_after_the_stop_is_refused_and_not_in_the_tran
     five_checks(run, models, key)
 
 
+@pytest.mark.parametrize("stop", ["turn", "terminate", "goal", "call"])
+def test_a_stop_that_is_recorded_has_withdrawn_the_question_though_its_call_has_not_seen_it(
+    local: LocalServer, models: ModelServer, key: str, stop: str
+) -> None:
+    run = local.api().start(ask_line(key, "Which?"))
+    asked = wait_questions(run)[0]
+    with gate("asking.before_look") as looking:
+        _stop(run, asked, stop)
+        looking.wait_reached()
+        assert answer(run, asked["interrupt_id"], "this", 409)["settled"] == "cancelled"
+        assert interrupts(run)[0]["status"] == "cancelled"
+        looking.open()
+        run.wait_parked()
+    recorded, resolved = of_type(run, "stop_requested", "interruption_resolved")
+    assert (recorded["seq"] + 1, resolved["disposition"]) == (resolved["seq"], "cancelled")
+    assert results(run) == ["cancelled by operator"]
+    five_checks(run, models, key)
+
+
+def _stop(run: Run, asked: dict[str, Any], what: str) -> None:
+    if what in ("turn", "terminate"):
+        run.api.post(f"{run.path}/{'cancel' if what == 'turn' else what}")
+    elif what == "goal":
+        cancel_goal(run, asked["goal_id"])
+    else:
+        cancel_call(run, asked["call_id"])
+
+
 def test_a_stop_that_comes_before_the_question_is_asked_leaves_none(
     local: LocalServer, models: ModelServer, key: str
 ) -> None:
@@ -110,7 +136,7 @@ def test_a_question_that_is_asked_behind_the_stop_of_its_part_is_withdrawn(
     looks: list[Any] = []
 
     def stop_first(decide: Any) -> Any:
-        if "look_at_question" in decide.__code__.co_names:
+        if _is_look(decide):
             looks.append(decide)
             if len(looks) == 1:  # the stop is recorded now, and then the question, by a thread that has not seen the stop
                 _stop_part(_other(run), part)
@@ -194,7 +220,7 @@ def test_a_question_that_cannot_be_recorded_is_an_error_for_the_model(
 
     monkeypatch.setattr(
         local.main.writer, "transact",
-        lambda decide: transact(refuse if "look_at_question" in decide.__code__.co_names else decide),
+        lambda decide: transact(refuse if _is_look(decide) else decide),
     )  # fmt: skip
     run = local.api().start(ask_line(key, "Which?"))
     assert run.wait_parked() == "awaiting_input"

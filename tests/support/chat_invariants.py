@@ -15,7 +15,7 @@ from core.provider.provider import ModelRequest
 from core.session import run_state
 from core.session.transcript import read_transcript, request_messages
 from core.store.tables import events, messages, runs, turns
-from tests.support.chat_said import Row, SaidByGoal, check_said, plan_of, said_by
+from tests.support.chat_said import Row, SaidByGoal, check_said, plan_of, said_by, told_in
 from tests.support.strict_request import check_request
 
 TURN_ENDS: Final = {"turn_completed": "completed", "turn_cancelled": "cancelled", "turn_failed": "failed"}
@@ -83,13 +83,15 @@ def check(log: Log, earlier: Log | None, told: Told) -> None:
         _check_run(run, [turn for turn in log.turns if turn["run_id"] == run["id"]], log.events[run["id"]])
     ends: dict[str, list[Row]] = {}
     said: dict[str, SaidByGoal] = {}
+    told_by: dict[str, list[Row]] = {}
     for turn in log.turns:
         of_turn = log.of_turn(turn)
         _check_turn(turn, of_turn)
         said[turn["id"]] = said_by(of_turn, said.get(turn["resumes"], {}))
+        told_by[turn["id"]] = told_by.get(turn["resumes"], []) + told_in(of_turn)
         if turn["state"] != "open":
             ends[turn["id"]] = of_turn[-1]["data"]["messages"]
-            check_said(turn, of_turn, said[turn["id"]], ends.get(turn["resumes"]))
+            check_said(turn, of_turn, said[turn["id"]], told_by[turn["id"]], ends.get(turn["resumes"]))
     _check_resumed(log)
     _check_messages(log)
     _check_transcript(log)
@@ -163,6 +165,7 @@ def _check_turn(turn: Row, log: list[Row]) -> None:
         late = log[log.index(stops[0]) :]
         assert not [event for event in late if event["type"] in _NOT_AFTER_STOP], "it went on after its stop"
         assert not [event for event in late if event["data"].get("status") in ("IN_PROGRESS", "CHILDREN_IN_PROGRESS")]
+        assert not told_in(late), "a message went in after the stop"
     assert not [event for event in log if "LATE" in json.dumps(event["data"]) and event["type"] != "turn_started"]
     _check_goals(turn, log)
     _check_calls(turn, log)
@@ -291,14 +294,32 @@ def _check_messages(log: Log) -> None:
         assert fates == ([message["state"]] if message["state"] in FATES.values() else [])
         assert message["state"] in FATES.values() or state_of[message["run_id"]] not in run_state.TERMINAL
         begun = [event for event in mine if event["type"] == "turn_started"]
-        assert [event["data"]["input"] for event in begun] == ([message["text"]] if fates == ["delivered"] else [])
-        if begun:
+        has_gone_in = bool(told_in(mine))
+        is_first = fates == ["delivered"] and not has_gone_in
+        assert [event["data"]["input"] for event in begun] == ([message["text"]] if is_first else [])
+        if has_gone_in:
+            _check_told_once(message, mine)
+        if begun and message["mode"] != "interrupt":
             assert message["settled_at"] is not None
             assert begun[0]["turn_id"] == message["turn_id"]
             if not [event for event in mine if event["type"] == "message_moved"]:
                 delivered.setdefault(message["run_id"], []).append(begun[0]["seq"])
     assert all(seqs == sorted(seqs) for seqs in delivered.values()), "delivered out of order"
+    for turn in log.turns:
+        positions = [each["position"] for each in told_in(log.of_turn(turn))]
+        assert positions == list(range(1, len(positions) + 1))
     _check_inbox_of_stops(log)
+
+
+def _check_told_once(message: Row, mine: list[Row]) -> None:
+    """A message that went into a turn at work."""
+    (event,) = (event for event in mine if event["type"] == "message_delivered")
+    about, mode = event["data"], message["mode"]
+    assert mode in ("steer", "redirect")
+    assert (event["turn_id"], about["position"]) == (message["turn_id"], message["position"])
+    assert (about["text"], about["mode"]) == (message["text"], mode)
+    assert message["goal_id"] is None or {place["goal_id"] for place in about["goals"]} == {message["goal_id"]}
+    assert message["settled_at"] is not None
 
 
 def _check_inbox_of_stops(log: Log) -> None:
@@ -328,16 +349,44 @@ def _check_transcript(log: Log) -> None:
 
 
 def check_users(log: Log, turn_id: str, request: ModelRequest) -> None:
-    """What users said before is in the request, unaltered and in order; what was taken out of the transcript is not."""
-    number = next(turn["number"] for turn in log.turns if turn["id"] == turn_id)
-    before = [turn["input"] for turn in log.turns if turn["number"] < number and turn["left_out"] is None]
+    """What users said before is in the request, unaltered and in order; what was taken out of the transcript is not.
+    Of what they said in this turn, it has nothing that is not in the log.
+    """
+    current = next(turn for turn in log.turns if turn["id"] == turn_id)
+    before = [turn for turn in log.turns if turn["number"] < current["number"] and turn["left_out"] is None]
     users = [message["content"] for message in request.messages if message["role"] == "user"]
     handed_in = [m["content"] for m in log.transcript if m["turn_id"] is None and m["role"] == "user"]
-    rest = users[:-1]
+    rest = list(users)
     for words in handed_in:
         if words in rest:
             rest.remove(words)
-    assert rest == before
+    expected: list[str] = []
+    for turn in before:
+        expected.append(turn["input"])
+        messages = log.of_turn(turn)[-1]["data"]["messages"] if turn["state"] != "open" else []
+        expected += [message["content"] for message in messages if message["role"] == "user"]
+    assert rest[: len(expected)] == expected
+    _check_own_users(log, current, rest[len(expected) :])
+
+
+def _check_own_users(log: Log, turn: Row, users: list[str]) -> None:
+    """One is the goal's prompt, and the others are what was delivered to the turn, or to those that it resumes."""
+    told: list[str] = []
+    each: Row | None = turn
+    while each is not None:
+        told = [data["text"] for data in told_in(log.of_turn(each))] + told
+        each = next((other for other in log.turns if other["id"] == each["resumes"]), None)
+    assert users
+    rest = 0
+    for words in users:
+        while words:
+            found = next((text for text in told if words == text or words.startswith(f"{text}\n\n")), None)
+            if found is None:
+                rest += 1
+                break
+            told.remove(found)
+            words = words[len(found) :].removeprefix("\n\n")
+    assert rest == 1, "the model has something of the user that the log has not, or twice"
 
 
 # -- what was answered ---------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ STOPS = ("cancel", "cancel", "stop plan", "stop session", "stop newest", "client
 #: Things that may happen at a pause point.
 AMBUSHES = (
     "cancel", "cancel and return", "cancel and drop", "terminate", "stop plan", "deadline", "client gone",
-    "say", "roll_back", "regenerate", "resume", "kill", "kill",
+    "say", "steer", "redirect", "redirect", "interrupt", "roll_back", "regenerate", "resume", "kill", "kill",
 )  # fmt: skip
 #: What a plain model plans.
 _PLAN = ToolCall(
@@ -161,10 +161,20 @@ class ChatSession:
             self._told.runs.append(answer["run_id"])
         return answer
 
-    def say(self, text: str, client_id: str | None = None) -> Any:
-        """A message to the newest run."""
+    def say(
+        self, text: str, client_id: str | None = None, mode: str | None = None, goal: int | None = None,
+        if_turn: str | None = None,
+    ) -> Any:  # fmt: skip
+        """A message to the newest run; ``goal``: only for that goal of its newest turn, or one that is not there."""
         run_id = self.run_id
-        answer = refused(lambda: self.main.talk.post_input(ALICE, run_id, NewMessage(text, client_message_id=client_id)))
+        goals = self._parts("goal")
+        goal_id = None if goal is None else goals[goal % len(goals)] if goals else "nothing"
+        message = NewMessage(text, mode, goal_id, if_turn=if_turn, client_message_id=client_id)
+        try:
+            answer = refused(lambda: self.main.talk.post_input(ALICE, run_id, message))
+        except NotFound as error:  # the current turn has no such goal
+            assert goal is not None
+            return error
         if isinstance(answer, dict):
             known = self._told.messages.get(answer["message_id"])
             if answer["disposition"] != "duplicate":
@@ -202,7 +212,7 @@ class ChatSession:
         Waits for its end: what does not listen is left behind by the clock, which is nothing that the stage sees.
         """
         run_id = self.run_id
-        parts = parts_of(self.log.of_turn(self.turn), kind) if self.log is not None else []
+        parts = self._parts(kind)
         part_id = parts[index % len(parts)] if parts else "nothing"
         cause = Cause(CauseWord.USER, "not this one")
         stop = self.main.cancel_goal if kind == "goal" else self.main.cancel_call
@@ -213,6 +223,9 @@ class ChatSession:
         if isinstance(answer, dict) and answer["stopped"]:
             self._told.parts.append((answer["turn_id"], answer["goal_id"], answer["call_id"]))
         return answer
+
+    def _parts(self, kind: str) -> list[str]:
+        return parts_of(self.log.of_turn(self.turn), kind) if self.log is not None and self.run is not None else []
 
     def change_inbox(self, message_id: str, position: int | None) -> Any:
         """Put a message of the newest run at another place; None: withdraw it."""
@@ -249,8 +262,8 @@ class ChatSession:
                 self.kill()
             elif self.run is None:
                 self.main.stop_plan(ALICE)
-            elif what == "say":
-                self.say(self.words(""))
+            elif what in ("say", "steer", "redirect", "interrupt"):
+                self.say(self.words(""), mode="queue" if what == "say" else what)
             elif what in ("regenerate", "resume", "roll_back"):
                 self.go_back(what)
             else:

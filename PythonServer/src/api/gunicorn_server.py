@@ -204,7 +204,7 @@ class _OneWorkerArbiter(Arbiter):
 def _load_app() -> None:
     """Import the app before the fork: the worker has it at once, and so has one that takes its place.
 
-    What is loaded stays to the end: the collector need not go through it meanwhile, nor ever again, in either process.
+    From then on garbage is collected, and what is loaded is left alone, in either process, to the end.
     """
     gc.disable()
     importlib.import_module("api.app")

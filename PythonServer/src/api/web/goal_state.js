@@ -1,6 +1,7 @@
 // The goals of a turn: those of its plan, and those that its tool calls have delegated to sub-agents.
 
 import { closeCalls, findCall, settleAnswer } from "./parts.js";
+import { closeRounds, newRounds } from "./rounds.js";
 import { FINAL_GOAL } from "./words.js";
 
 /** A goal of the plan or of a sub-agent; undefined if the turn has none of this id. */
@@ -26,15 +27,17 @@ export function setStatus(goal, event) {
   }
   goal.endedAt = Date.parse(event.at);
   closeCalls(goal, goal.endedAt);
+  closeRounds(goal);
 }
 
 /** Its turn is over: nothing of it stays alive on the page. */
 export function closeGoal(goal, turn) {
   goal.retry = null;
+  if (!FINAL_GOAL.has(goal.status)) goal.cause ??= turn.cause;
   closeCalls(goal, turn.endedAt);
+  closeRounds(goal);
   if (FINAL_GOAL.has(goal.status)) return;
   goal.status = "CANCELLED";
-  goal.cause ??= turn.cause;
   if (goal.startedAt !== null) goal.endedAt ??= turn.endedAt;
 }
 
@@ -66,6 +69,9 @@ function newGoal({ id, prompt }, before) {
   return {
     id, prompt: prompt ?? null, isKept,
     parts: isKept ? structuredClone(before.parts) : [], thinking: isKept ? before.thinking : "", thoughtUpTo: 0,
+    rounds: newRounds(),
+    /** What the user said that the model answers next. */
+    upcoming: [],
     /** A wait before another attempt, and the fallback model that is asked since one. */
     retry: null, fallback: isKept ? before.fallback : null,
     /** The cause of a stop of this goal alone. */

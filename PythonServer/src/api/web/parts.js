@@ -1,5 +1,7 @@
-// What a goal says and does, in order: pieces of text, and the tool calls between them. Parts are only ever added.
+// What a goal says and does, in order: pieces of text, the tool calls between them, and what the user said meanwhile.
+// Parts are only ever added.
 
+import { beginCall, beginText, noteResult } from "./rounds.js";
 import { readResult } from "./tool_results.js";
 
 /** Characters of a call's output that are kept at most, and how many are left when the oldest ones go. */
@@ -7,6 +9,7 @@ const KEPT = 60000;
 const LEFT = 40000;
 
 export function addText(goal, { text }) {
+  beginText(goal);
   const last = goal.parts.at(-1);
   if (last?.kind === "text") last.text += text;
   else goal.parts.push({ kind: "text", text });
@@ -21,6 +24,7 @@ export function settleAnswer(goal, result) {
 }
 
 export function addCall(goal, event) {
+  beginCall(goal);
   goal.parts.push({
     kind: "call", id: event.call_id, name: event.name, arguments: event.arguments,
     /** `running`, `done`, `failed` or `stopped`. */
@@ -34,6 +38,8 @@ export function addCall(goal, event) {
     goals: [],
     /** The cause of a stop of this call alone. */
     stopCause: null,
+    /** What it asks the user. */
+    question: null,
   });
 }
 
@@ -45,6 +51,7 @@ export function addOutput(goal, event) {
 export function endCall(goal, event) {
   const call = findCall(goal, event.call_id);
   if (call === undefined || call.content !== null) return;
+  noteResult(goal);
   const { state, exit, note, pieces } = readResult(call, event.content, event.is_error);
   Object.assign(call, { content: event.content, state, exit, note });
   call.endedAt ??= Date.parse(event.at);
@@ -53,7 +60,10 @@ export function endCall(goal, event) {
 
 /** The goal is final, or its turn is over: a call without a result will not get one. */
 export function closeCalls(goal, at) {
-  for (const call of openCalls(goal)) Object.assign(call, { state: "stopped", endedAt: at });
+  for (const call of openCalls(goal)) {
+    Object.assign(call, { state: "stopped", endedAt: at });
+    if (call.question?.end === null) Object.assign(call.question, { end: "cancelled", cause: goal.cause });
+  }
 }
 
 export const openCalls = (goal) => goal.parts.filter((part) => part.kind === "call" && part.state === "running");

@@ -1,6 +1,7 @@
 // What the events of a run add up to. Replay and live go through the same function, so a reload shows what was seen.
 // No clock, no network, no DOM: the same events always give the same state.
 
+import { deliverMessage, holdMessages, moveMessage, queueMessage, releaseHeld, settleMessage } from "./inbox_state.js";
 import { isOfPart, isOpen, newTurn, tell } from "./turn_state.js";
 
 export function newChat() {
@@ -17,14 +18,22 @@ export function newChat() {
     phase: "parked",
     /** id -> turn, oldest first. */
     turns: new Map(),
-    /** message id -> `{id, text, seq, fate}`; the fate is `queued`, `held`, `returned` or `withdrawn`. */
+    /** message id -> `{id, text, mode, seq, fate}`, in the order in which they wait; the fate is `queued`, `held`,
+     *  `returned` or `withdrawn`. */
     messages: new Map(),
+    /** id -> `{text, seq}` of every message that the events have told of. */
+    heard: new Map(),
+    /** The ids of the compactions that were taken back here. */
+    undone: new Set(),
     /** How the run ended: `{state, cause, reason, error}`. */
     end: null,
   };
 }
 
 export const lastTurn = (chat) => [...chat.turns.values()].at(-1) ?? null;
+
+/** The newest turn that a message has started. */
+export const lastMessageTurn = (chat) => [...chat.turns.values()].findLast((turn) => !turn.isCompaction) ?? null;
 
 /** The turn that a stop would reach, or null. */
 export function openTurn(chat) {
@@ -52,10 +61,11 @@ const ON_CHAT = {
     chat.handedIn = event.messages ?? [];
   },
   turn_started(chat, event) {
-    const previous = lastTurn(chat);
+    const previous = lastMessageTurn(chat);
     chat.phase = "open";
-    chat.turns.set(event.turn_id, newTurn(event, previous === null ? chat.handedIn : []));
-    if (previous === null || event.message_id !== undefined) return [];
+    chat.turns.set(event.turn_id, newTurn(event, chat.turns.size === 0 ? chat.handedIn : []));
+    hear(chat, event, event.input);
+    if (previous === null || event.message_id !== undefined || event.kind === "compaction") return [];
     // No message has started it: the previous turn is asked again, or resumed.
     releaseHeld(chat);
     return previous.leftOut === null ? [] : leaveOut(chat, previous.id, "asked_again");
@@ -74,15 +84,16 @@ const ON_CHAT = {
   },
   stop_requested(chat, event) {
     if (isOfPart(event)) return;
-    for (const message of chat.messages.values()) if (message.fate === "queued") message.fate = "held";
+    holdMessages(chat, event.inbox?.kept);
   },
   message_queued(chat, event) {
-    chat.messages.set(event.message_id, { id: event.message_id, text: event.text, seq: event.seq, fate: "queued" });
+    queueMessage(chat, event, openTurn(chat)?.state === "stopping");
+    hear(chat, event, event.text);
   },
-  message_delivered(chat, event) {
-    const wasHeld = chat.messages.get(event.message_id)?.fate === "held";
-    chat.messages.delete(event.message_id);
-    if (wasHeld) releaseHeld(chat);
+  message_delivered: (chat, event) => deliverMessage(chat, event),
+  message_moved: (chat, event) => moveMessage(chat, event),
+  compaction(chat, event) {
+    if (event.undone !== undefined) chat.undone.add(event.undone);
   },
   message_returned: (chat, event) => settleMessage(chat, event, "returned"),
   message_withdrawn: (chat, event) => settleMessage(chat, event, "withdrawn"),
@@ -99,13 +110,8 @@ function leaveOut(chat, turnId, why) {
   return [turnId];
 }
 
-function releaseHeld(chat) {
-  for (const message of chat.messages.values()) if (message.fate === "held") message.fate = "queued";
-}
-
-function settleMessage(chat, event, fate) {
-  const known = chat.messages.get(event.message_id);
-  chat.messages.set(event.message_id, { id: event.message_id, seq: event.seq, ...known, text: event.text, fate });
+function hear(chat, { message_id: id, seq }, text) {
+  if (id !== undefined) chat.heard.set(id, { seq, text });
 }
 
 function endRun(chat, event, state) {

@@ -2,6 +2,8 @@
 
 import { allGoals, closeGoal, goalOf, setStatus, takePlan } from "./goal_state.js";
 import { addCall, addOutput, addText, endCall, findCall } from "./parts.js";
+import { askQuestion, settleQuestion } from "./question_state.js";
+import { tellGoal } from "./rounds.js";
 
 /** A turn only moves to the right: nothing brings "stopping" back to "running". */
 const RANK = { queued: 0, running: 1, stopping: 2, completed: 3, cancelled: 3, failed: 3 };
@@ -29,6 +31,23 @@ const ON_TURN = {
   tool_call: (turn, event) => onGoal(turn, event, awake(addCall)),
   tool_output: (turn, event) => onGoal(turn, event, awake(addOutput)),
   tool_result: (turn, event) => onGoal(turn, event, awake(endCall)),
+  interruption_pending: askQuestion,
+  interruption_resolved: settleQuestion,
+  message_delivered(turn, event) {
+    if (event.text === undefined) return; // it began the turn
+    const message = { id: event.message_id, text: event.text, mode: event.mode };
+    turn.told.push(message);
+    for (const { goal_id: goalId, round } of event.goals) {
+      const goal = goalOf(turn, goalId);
+      if (goal !== undefined) tellGoal(goal, message, round);
+    }
+  },
+  compaction(turn, event) {
+    turn.compaction = {
+      id: event.compaction_id, last: event.last, count: event.messages, summary: event.summary,
+      before: event.before_tokens, after: event.after_tokens,
+    };
+  },
   retry(turn, event) {
     const waiting = goalOf(turn, event.goal_id) ?? turn;
     waiting.retry = {
@@ -46,6 +65,7 @@ const ON_TURN = {
     advance(turn, "stopping");
     turn.cause = event.cause;
     turn.reason = event.reason ?? null;
+    turn.inbox = event.inbox ?? null;
   },
   turn_completed: (turn, event) => endTurn(turn, event, "completed"),
   turn_cancelled: (turn, event) => endTurn(turn, event, "cancelled"),
@@ -58,12 +78,20 @@ export function newTurn(event, handedIn) {
     handedIn,
     id: event.turn_id, number: event.number, input: event.input, seq: event.seq, state: "queued",
     messageId: event.message_id ?? null,
+    /** It shortens the history, and says nothing. */
+    isCompaction: event.kind === "compaction",
     startedAt: Date.parse(event.at), endedAt: null,
     /** goal id -> goal, parents before children; `top` holds the outermost ones. */
     goals: new Map(), top: [],
     /** goal id -> goal of a sub-agent; each is also in `goals` of the call that it works for. */
     delegated: new Map(),
     note: null, retry: null, fallback: null, cause: null, reason: null, error: null, receipt: null,
+    /** What the user said to it while it was at work, `{id, text, mode}`. */
+    told: [],
+    /** A part of the history that the model is told as a summary since this turn; `id` is null if there was none. */
+    compaction: null,
+    /** What its stop did with the messages that waited, `{policy, kept, returned, withdrawn}`. */
+    inbox: null,
     /** The messages that the turn added to the transcript. */
     messages: [],
     /** Tokens of all its model calls, `{calls, input_tokens, output_tokens, source}`. */
@@ -118,6 +146,7 @@ function endTurn(turn, event, state) {
     turn.cause = event.cause;
     turn.reason = event.reason ?? null;
     turn.receipt = event.receipt ?? [];
+    turn.inbox = event.inbox ?? turn.inbox;
   }
   for (const goal of allGoals(turn)) closeGoal(goal, turn);
 }

@@ -5,6 +5,7 @@ Every stop comes through :meth:`Engine.stop`, whoever wants it: a route, a deadl
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -173,7 +174,7 @@ class Engine:
 
     def _stop_at_deadline(self, turn: Turn, order: StopOrder) -> None:
         try:
-            self.stopping.stop_turn(turn, order)
+            self.stopping.stop_if(turn, order, contextlib.nullcontext(True))  # never the run's next turn
         except ServerError as error:  # the stop holds
             log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.detail)
 

@@ -121,8 +121,10 @@ class Stopping:
         """Stop the turn if the claim holds; False if it does not. A turn that ends or is stopped already is left alone:
         nothing is joined, and no other turn of the run is meant. Returns when the stop is durable.
         """
+        pause_at("engine.before_stop")
         verdict = turn.stop(order, claim)
         if verdict is Verdict.FIRST:
+            pause_at("engine.before_stop_is_recorded")
             self._wait_recorded(turn, order)
         return verdict is not Verdict.VOID
 

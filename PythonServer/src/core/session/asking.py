@@ -22,6 +22,7 @@ from core.clock import alarm_clock
 from core.errors import StoreError, TurnIsOver
 from core.gates import pause_at
 from core.session.questions import PENDING, Asking, look_at_question
+from core.store.commit import Transaction
 from core.surrogates import whole_text
 from core.tool.tool import Answered, ToolFailed, ToolRun
 
@@ -43,7 +44,8 @@ class Questions:
         self._turn = turn
         self._lock = threading.Lock()
         self._woken: dict[str, threading.Event] = {}
-        # Calls whose question is in the store; None: it was asked in an earlier server, and its call is not back yet.
+        # Calls whose question is in the store, or about to be committed. None: it was asked in an earlier server, and
+        # its call is not back yet.
         self._asked: dict[str, ToolRun | None] = {}
 
     def take_over(self, call_ids: Iterable[str]) -> None:
@@ -105,7 +107,6 @@ class Questions:
                 continue
             if row is None or row["state"] != PENDING:
                 return row
-            self._asked[run.id] = run
             with _waking(row["expires_at"], woken):
                 woken.wait()
 
@@ -113,7 +114,14 @@ class Questions:
         """The row as it is now; withdrawn by this, if the call is stopped and it was not settled before."""
         pause_at("asking.before_look")
         cause = run.scope.cause
-        looked = self._turn.record(lambda tx: look_at_question(tx, asking, cause))
+
+        def look(tx: Transaction) -> RowMapping | None:
+            row = look_at_question(tx, asking, cause)
+            if row is not None:
+                self._asked[run.id] = run  # here: whoever sees the question finds that it was asked
+            return row
+
+        looked = self._turn.record(look)
         try:
             if cause is not None:
                 return looked.result(STOP_S)

@@ -1,0 +1,52 @@
+// Messages to a turn at work, in words: what each mode means, how a message waits, and what a stop did with it.
+
+/** In the order in which they are offered. */
+export const MODES = {
+  queue: { word: "After this", explained: "Waits until this turn is over, then it is the next message." },
+  steer: { word: "Add to it", explained: "The model reads it at its next step; what runs now goes on." },
+  redirect: { word: "Correct it", explained: "Cuts the model short, which goes on with your correction. Tools finish first." },
+  interrupt: { word: "Instead", explained: "Stops this turn, and starts the next one with your message." },
+};
+
+const QUEUED = {
+  queue: "waiting: it is sent when this turn is over",
+  steer: "waiting for the model's next step",
+  redirect: "waiting: it goes in as soon as it can",
+  interrupt: "waiting: it is next when this turn has stopped",
+};
+
+const FATES = {
+  held: "held since the stop: it goes before your next message",
+  returned: "not sent: handed back to you",
+  withdrawn: "taken back",
+};
+
+const GOES_IN = new Set(["steer", "redirect"]);
+
+/** How a message waits, or why it does not any more. */
+export function fateWords({ fate, mode }) {
+  return fate === "queued" ? QUEUED[mode] ?? QUEUED.queue : FATES[fate];
+}
+
+/** What a message in a turn at work did to it. */
+export const toldWords = ({ mode }) => (mode === "redirect" ? "your correction" : "added while it worked");
+
+/** The mode as a mark of a message that waits to go in, or to take the turn's place; else null. */
+export const modeMark = ({ fate, mode }) =>
+  fate === "queued" && (GOES_IN.has(mode) || mode === "interrupt") ? MODES[mode].word : null;
+
+/** What a stop did with the messages that waited; null if there were none. */
+export function inboxWords(inbox) {
+  if (inbox === null) return null;
+  const parts = [
+    count(inbox.kept, "is kept and goes before your next one", "are kept and go before your next one"),
+    count(inbox.returned, "was handed back to you", "were handed back to you"),
+    count(inbox.withdrawn, "was dropped", "were dropped"),
+  ].filter((words) => words !== null);
+  return parts.length === 0 ? null : `${parts.join(", ")}.`;
+}
+
+function count(ids = [], one, many) {
+  if (ids.length === 0) return null;
+  return ids.length === 1 ? `1 waiting message ${one}` : `${ids.length} waiting messages ${many}`;
+}
