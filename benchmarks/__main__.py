@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import call_phases, event_log, parked, readers, restarting, scheduling, stopping, tool_stops, waits
+from benchmarks import call_phases, event_log, parked, readers, restarting, scheduling, stopping, talking, tool_stops, waits
 from benchmarks.table import Table
 
 #: Name -> what it does; True for a first look.
@@ -14,6 +14,7 @@ PARTS: Final[dict[str, Callable[[Table, bool], None]]] = {
     "phases": lambda table, is_quick: call_phases.run(table, 6 if is_quick else 50),
     "waits": lambda table, is_quick: waits.run(table, 6 if is_quick else 50),
     "tools": lambda table, is_quick: tool_stops.run(table, 6 if is_quick else 50),
+    "talking": lambda table, is_quick: talking.run(table, 6 if is_quick else 50),
     "parked": lambda table, is_quick: parked.run(table, 300 if is_quick else 2000),
     "readers": lambda table, is_quick: readers.run(table, *((6, 2) if is_quick else (30, 10))),
     "events": lambda table, is_quick: event_log.write(table, *((20_000, 3) if is_quick else (100_000, 7))),

@@ -24,7 +24,7 @@ from tests.support.raw_server import black_hole
 from tests.support.servers import LocalServer, wait_until
 
 
-class _Wake:
+class Wake:
     """A thread that waits for an event, and when it was woken."""
 
     def __init__(self, event: threading.Event) -> None:
@@ -53,7 +53,7 @@ class _Stops:
 
     def stop(self, run: Run, kind: CallKind) -> float:
         """Milliseconds from the POST until the run's only call, of that kind, has ended."""
-        wake = _Wake(self._only_call(run, kind).ended)
+        wake = Wake(self._only_call(run, kind).ended)
         start = time.perf_counter()
         answer, _ = self._stopper.post(f"{run.path}/cancel")
         assert answer["stopped"] is True
@@ -79,7 +79,7 @@ class _Stops:
 
 def _bare_wake() -> float:
     event = threading.Event()
-    wake = _Wake(event)
+    wake = Wake(event)
     time.sleep(0.002)  # until it waits; no event tells of that
     start = time.perf_counter()
     event.set()
