@@ -96,7 +96,7 @@ def test_progress_just_before_the_claim_is_taken_makes_it_void(
         wait_until(lambda: verdicts, "the verdict")
         assert verdicts == [False]
         assert not turn.scope.is_stopped
-        assert (turn._claimed, turn.order_in_force()) == ([], None)
+        assert (turn.stopping._claimed, turn.stopping.order_in_force()) == ([], None)
         run.wait_parked()
     assert _causes(run) == ["liveness"]
     five_checks(run, models, key)
@@ -254,7 +254,7 @@ def test_a_strike_on_a_turn_that_is_being_stopped_joins_nothing(
         assert run.cancel(continue_with=script("strict", key=key))["stopped"] is True
         ending.wait_reached()
         assert local.main.engine.stopping.stop_if(turn, StopOrder(IDLE, ends_run=True), nullcontext(True))
-        order = turn.order_in_force()
+        order = turn.stopping.order_in_force()
         assert order is not None
         assert not order.ends_run
         assert not turn.run_scope.is_stopped

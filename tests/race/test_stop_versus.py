@@ -327,7 +327,7 @@ def test_a_stop_that_comes_after_the_scope_has_finished_waits_for_the_first_ones
             second = Later(lambda: local.api().post(f"{run.path}/cancel"))
             joining.wait_reached()
         # It has come back too early, or it waits where it should, beside the thread of the turn.
-        waiters = turn._reached._cond._waiters  # type: ignore[attr-defined]
+        waiters = turn.stopping._reached._cond._waiters  # type: ignore[attr-defined]
         wait_until(lambda: second.is_done or len(waiters) >= 2, "the second stop comes to rest")
         before_receipt.open()
     assert first.result() == second.result()

@@ -71,7 +71,15 @@ class Rounds:
 
     def tell(self, told: Told, before: int) -> None:
         """A message of the user; the model has it from the round with that number on."""
+        if told.is_cut:
+            self.ask_again()
         self._told.setdefault(before, []).append(told)
+
+    def ask_again(self) -> None:
+        """The request in flight came to nothing and is made again: with what was meant for the round after it, too."""
+        count = len(self._rounds)
+        for number in sorted(number for number in self._told if number > count):
+            self._told.setdefault(count, []).extend(self._told.pop(number))
 
     def untell(self, message_id: str) -> None:
         """That message did not go in after all."""
@@ -89,6 +97,8 @@ class Rounds:
             self.call(call_id, data["name"], data["arguments"])
         elif event_type == EventType.TOOL_RESULT and call_id is not None:
             self.answer(call_id, data["content"], data["is_error"])
+        elif event_type == EventType.RETRY:
+            self.ask_again()
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -129,6 +139,22 @@ class Rounds:
 
         Valid once no call is open: each call has its result after it. What the user said stands where the model met it.
         """
+        said = self._messages_so_far()
+        for number in sorted(number for number in self._told if number > len(self._rounds)):
+            said += self._told_before(number, said)
+        return said
+
+    def messages_to_ask(self) -> list[dict[str, Any]]:
+        """The same for the request that makes the next round: without what the user says while that is made.
+
+        What was cut off is left out if nothing follows it, as when the message that cut it off was withdrawn.
+        """
+        said = self._messages_so_far()
+        while said and said[-1]["role"] == "assistant":
+            said.pop()
+        return said
+
+    def _messages_so_far(self) -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
         for number, each in enumerate(self._rounds):
             said += self._told_before(number, said)
@@ -139,9 +165,7 @@ class Rounds:
                 continue
             said.append(message)
             said.extend(_wire_result(call) for call in each.calls)
-        for number in sorted(number for number in self._told if number >= len(self._rounds)):
-            said += self._told_before(number, said)
-        return said
+        return said + self._told_before(len(self._rounds), said)
 
     def _told_before(self, number: int, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return told_messages(self._told.get(number, ()), follows_user=not said or said[-1]["role"] == "user")

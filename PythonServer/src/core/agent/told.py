@@ -14,7 +14,7 @@ NOT_ANSWERED: Final = "[not answered yet]"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One message. ``is_cut``: the model was interrupted for it, and says something new."""
+    """One message. ``is_cut``: an answer was cut off before it, and what the model says next is a new one."""
 
     id: str
     text: str

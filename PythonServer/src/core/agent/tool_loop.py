@@ -68,7 +68,7 @@ def batch_of_open_calls(
 def _request(
     messages: list[dict[str, Any]], rounds: Rounds, model: str, offered: list[dict[str, Any]]
 ) -> ModelRequest:
-    return ModelRequest([*messages, *rounds.messages()], model, offered)
+    return ModelRequest([*messages, *rounds.messages_to_ask()], model, offered)
 
 
 def describe_tool(tool: Tool) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Stopping:
                 return StopAnswer(run_id, turn_id, True, self._state(run_id), outcome.receipt or [], fates)
             except FutureTimeoutError:
                 pass
-        return StopAnswer(run_id, turn_id, True, RunState.STOPPING, turn.receipt_so_far, fates)
+        return StopAnswer(run_id, turn_id, True, RunState.STOPPING, turn.stopping.receipt_so_far, fates)
 
     def _stop_by_row(self, run: RowMapping, turn_id: str, order: StopOrder, wait_s: float) -> StopAnswer:
         """No turn runs here: parked, ended an instant ago, or accepted an instant ago and not yet launched."""
@@ -194,13 +194,13 @@ class Stopping:
             return self._read_recorded(turn, order)
         except (StoreError, FutureTimeoutError):
             raise StopNotRecorded(
-                run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.receipt_so_far
+                run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.stopping.receipt_so_far
             ) from None
 
     def _read_recorded(self, turn: Turn, order: StopOrder) -> dict[str, Any] | None:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         try:
-            record = turn.wait_recorded(STORE_TIMEOUT_S)
+            record = turn.stopping.wait_recorded(STORE_TIMEOUT_S)
             if order.ends_run:  # a terminate that joined a turn-stop widens the record
                 record = self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
         except (TurnIsOver, RunIsOver):

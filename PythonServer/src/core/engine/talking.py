@@ -39,7 +39,7 @@ class Talking:
             return accepted.to_json() | {"disposition": "redirected"}
         if accepted.order is not None:
             turn.stop(accepted.order)
-            return accepted.to_json() | {"receipt": turn.receipt_so_far}
+            return accepted.to_json() | {"receipt": turn.stopping.receipt_so_far}
         return accepted.to_json()
 
     def _turn(self, run_id: str, turn_id: str | None) -> Turn | None:

@@ -34,8 +34,8 @@ STEERING = ("steer", "redirect")
 def deliver(tx: Transaction, run_id: str, turn_id: str, letter: Letter, places: list[dict[str, Any]]) -> None:
     """The message has its fate: it is in the turn. ``TurnIsOver`` if a stop, its end, or a withdrawal came first.
 
-    ``places``: ``{goal_id, round}`` for each goal that asks a model now, with the number of the round from which on its
-    model has the message; goals that begin later find it in their history.
+    ``places``: ``{goal_id, round, cut}`` for each goal that asks a model now, with the number of the round from which on
+    its model has the message, and whether an answer was cut off before; goals that begin later find it in their history.
     """
     run = tx.connection.execute(select(runs).where(runs.c.id == run_id).with_for_update()).mappings().one()
     if run["turn_id"] != turn_id or run["state"] not in OPEN or run["state"] == RunState.STOPPING:
@@ -53,6 +53,12 @@ def deliver(tx: Transaction, run_id: str, turn_id: str, letter: Letter, places: 
         "message_id": letter.id, "text": letter.text, "mode": letter.mode, "position": position, "goals": places
     }  # fmt: skip
     tx.emit(Event(run_id, EventType.MESSAGE_DELIVERED, about, turn_id))
+
+
+def has_been_told(tx: Transaction, turn_id: str) -> bool:
+    """Whether a message went into the turn while it was at work."""
+    query = select(messages.c.id).where(messages.c.turn_id == turn_id, messages.c.position > 0)
+    return tx.connection.execute(query.limit(1)).first() is not None
 
 
 def letters_for_turn(tx: Transaction, run_id: str) -> list[Letter]:

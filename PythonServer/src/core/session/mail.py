@@ -12,11 +12,13 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from core.agent.told import Told
-from core.cancellation import Cause, CauseWord, Verdict
+from core.call import Outcome
+from core.cancellation import Cause, CauseWord, Scope, Verdict
 from core.errors import ServerError, StoreError
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -42,6 +44,16 @@ class Delivery:
     goals: list[Goal]
     #: Done when it is durable; its error if it came too late.
     recorded: Future[None] = field(default_factory=Future)
+    #: It is known to be durable.
+    is_settled: bool = False
+
+
+class Ended(Enum):
+    """How a goal's newest request ended."""
+
+    ANSWERED = "answered"
+    CUT = "cut"
+    FAILED = "failed"
 
 
 @dataclass(eq=False, slots=True)
@@ -53,8 +65,10 @@ class Talker:
     is_planning: bool = False
     #: The request in flight.
     call: ModelCall | None = None
-    #: The number of the round that this request makes.
+    #: The number of the round that this request makes, or the one before made.
     round: int = 0
+    #: How the one before ended.
+    ended: Ended | None = None
     #: How many of its requests were cut off since the last one that came to its end.
     cuts: int = 0
     unconfirmed: list[Delivery] = field(default_factory=list)
@@ -65,9 +79,14 @@ class Talker:
             return letter.goal_id == self.goal.id
         return not self.goal.plan.depth and (not self.is_planning or letter.mode == "redirect")
 
-    def next_round(self) -> int:
-        """The first round that is made with what is told now."""
-        return self.goal.rounds.count if self.call is None else self.round + 1
+    def place(self) -> tuple[int, bool]:
+        """The first round that is made with what is told now; whether an answer was cut off before it."""
+        count = self.goal.rounds.count
+        if self.call is None:
+            # The tools that an answer calls may not be noted yet.
+            return max(count, self.round + 1) if self.ended is Ended.ANSWERED else count, self.ended is Ended.CUT
+        # One that was cut off says nothing more, and is about to be made again.
+        return (count, True) if _is_redirect(self.call.scope.cause) else (self.round + 1, False)
 
 
 class Mail:
@@ -77,7 +96,8 @@ class Mail:
         self._turn = turn
         self._lock = threading.Lock()  # before the lock of a plan
         self._waiting: list[Letter] = []
-        self._known: set[str] = set()
+        # Id -> number of every letter that has come.
+        self._known: dict[str, int] = {}
         self._talkers: dict[Goal, Talker] = {}
         self._told: list[Told] = []
         self._deliveries: list[Delivery] = []
@@ -90,14 +110,16 @@ class Mail:
 
         Harmless if repeated, and once the turn is over: the message then starts the next one.
         """
+        pause_at("mail.before_cut")
         with self._lock:
             if self._is_closed or letter.id in self._known:
                 return False
-            self._known.add(letter.id)
+            self._known[letter.id] = len(self._known)
             self._waiting.append(letter)
-            calls = self._to_cut(letter)
-        pause_at("mail.before_cut")
-        return self._cut(calls)
+            # At once: a goal that delivers it meanwhile must see which answers are at their end.
+            cut = [call for call in self._to_cut(letter) if _is_cut_by(call, Cause(CauseWord.REDIRECT))]
+        self._ask_to_cancel(cut)
+        return bool(cut)
 
     def is_at_limit(self, goal_id: str | None) -> bool:
         """Whether a redirect would cut off a model that was cut off too often already."""
@@ -114,10 +136,7 @@ class Mail:
             each.call for each in talkers if each.call is not None and each.is_meant(letter) and each.cuts < MAX_CUTS
         ]
 
-    def _cut(self, calls: list[ModelCall]) -> bool:
-        cause = Cause(CauseWord.REDIRECT)
-        # All of them before the gateway is asked about any: none may go on meanwhile.
-        cut = [call for call in calls if _is_cut_by(call, cause)]
+    def _ask_to_cancel(self, cut: list[ModelCall]) -> None:
         askers = [
             threading.Thread(target=call.cancel_request, args=(self._turn.cancel_timeout_s,), name="redirect", daemon=True)
             for call in cut[1:]
@@ -126,21 +145,30 @@ class Mail:
             asker.start()
         for call in cut[:1]:
             call.cancel_request(self._turn.cancel_timeout_s)
-        return bool(cut)
 
     # -- goals --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def joined(self, goal: Goal, is_planning: bool = False) -> Iterator[list[Told]]:
-        """Inside, the goal asks models. Yields what had been told before, for its history."""
-        with self._lock:
-            self._talkers[goal] = Talker(goal, is_planning)
-            told = list(self._told)
+        """Inside, the goal asks models. Yields what had been told before, for its history; all of that is durable."""
+        told = self._join(Talker(goal, is_planning))
         try:
             yield told
         finally:
             with self._lock:
                 self._talkers.pop(goal, None)
+
+    def _join(self, talker: Talker) -> list[Told]:
+        scope = talker.goal.scope
+        assert scope is not None
+        while True:
+            with self._lock:
+                unsettled = [each for each in self._deliveries if not each.is_settled]
+                if not unsettled:
+                    self._talkers[talker.goal] = talker
+                    return list(self._told)
+            for delivery in unsettled:
+                self._settle(delivery, scope)
 
     def told(self) -> list[Told]:
         """What has gone in so far, in order."""
@@ -152,12 +180,15 @@ class Mail:
 
         ``Cancelled`` if the goal is stopped, or the call was cut off by a message meanwhile.
         """
+        call.scope.checkpoint()
         with self._lock:
             talker = self._talkers.get(goal)
             if talker is None:  # work beside the plan that nobody talks to, such as a title
                 return
-            letters = [letter for letter in self._waiting if talker.is_meant(letter)]
-            self._deliver(letters, talker)
+            if talker.ended is Ended.FAILED:
+                with goal.plan.lock:
+                    goal.rounds.ask_again()
+            self._deliver([letter for letter in self._waiting if talker.is_meant(letter)], talker)
             talker.call, talker.round = call, goal.rounds.count
         pause_at("mail.before_confirmation")
         self._confirm(talker, call)
@@ -166,9 +197,12 @@ class Mail:
         """The request is over; ``is_cut``: a message cut it off."""
         with self._lock:
             talker = self._talkers.get(goal)
-            if talker is not None:
-                talker.call = None
-                talker.cuts = talker.cuts + 1 if is_cut else 0
+            if talker is None or talker.call is None:
+                return
+            has_ended = talker.call.outcome is Outcome.ALREADY_DONE
+            talker.ended = Ended.CUT if is_cut else Ended.ANSWERED if has_ended else Ended.FAILED
+            talker.call = None
+            talker.cuts = talker.cuts + 1 if is_cut else 0
 
     # -- delivering -----------------------------------------------------------------------------------
 
@@ -180,31 +214,33 @@ class Mail:
             told = Told(letter.id, letter.text, letter.mode == "redirect")
             delivery = Delivery(letter, told, [talker.goal for talker in meant])
             with asking.goal.plan.lock:  # the order in memory is the order in the log
-                places = [(each.goal, each.next_round()) for each in meant]
-                for goal, number in places:
-                    goal.rounds.tell(told, number)
+                places = [(each.goal, *each.place()) for each in meant]
+                for goal, number, is_cut in places:
+                    goal.rounds.tell(replace(told, is_cut=is_cut), number)
                 delivery.recorded = self._record(letter, places)
             self._told.append(told)
             self._deliveries.append(delivery)
             for each in [asking] if asking.is_planning else meant:
                 each.unconfirmed.append(delivery)
 
-    def _record(self, letter: Letter, places: list[tuple[Goal, int]]) -> Future[None]:
+    def _record(self, letter: Letter, places: list[tuple[Goal, int, bool]]) -> Future[None]:
         run_id, turn_id = self._turn.start.run_id, self._turn.start.turn_id
-        shown = [{"goal_id": goal.id, "round": number} for goal, number in places]
+        shown = [{"goal_id": goal.id, "round": number, "cut": is_cut} for goal, number, is_cut in places]
         return self._turn.record(lambda tx: deliver(tx, run_id, turn_id, letter, shown))
 
     def _confirm(self, talker: Talker, call: ModelCall) -> None:
         while talker.unconfirmed:
-            delivery = talker.unconfirmed[0]
-            try:
-                call.scope.wait_for(delivery.recorded)
-            except ServerError as error:
-                self._take_back(delivery, error)
-            with self._lock:
-                if delivery in talker.unconfirmed:
-                    talker.unconfirmed.remove(delivery)
+            self._settle(talker.unconfirmed[0], call.scope)
+            talker.unconfirmed.pop(0)  # others only append
         call.scope.checkpoint()
+
+    def _settle(self, delivery: Delivery, scope: Scope) -> None:
+        """Wait until it is durable; if it came to nothing, nobody was told."""
+        try:
+            scope.wait_for(delivery.recorded)
+            delivery.is_settled = True
+        except ServerError as error:
+            self._take_back(delivery, error)
 
     def _take_back(self, delivery: Delivery, error: ServerError) -> None:
         """It was not delivered. If only the store failed, it waits for another try."""
@@ -214,7 +250,8 @@ class Mail:
             self._deliveries.remove(delivery)
             self._told.remove(delivery.told)
             if isinstance(error, StoreError):
-                self._waiting.insert(0, delivery.letter)
+                self._waiting.append(delivery.letter)
+                self._waiting.sort(key=lambda letter: self._known[letter.id])
             for goal in delivery.goals:
                 with goal.plan.lock:
                     goal.rounds.untell(delivery.letter.id)
@@ -234,14 +271,18 @@ class Mail:
         for delivery in deliveries:
             try:
                 delivery.recorded.result(SETTLE_S)
-            except (ServerError, TimeoutError) as error:
-                self._take_back(delivery, error if isinstance(error, ServerError) else StoreError())
+            except ServerError as error:
+                self._take_back(delivery, error)
+            except TimeoutError:
+                if delivery.recorded.cancel():  # else it is being written at this moment, and counts
+                    self._take_back(delivery, StoreError())
         return self.told()
 
 
 def _is_cut_by(call: ModelCall, cause: Cause) -> bool:
     """Whether a redirect ends the call, this one or one that came before it; not if it had finished, or was stopped."""
-    if call.scope.cancel(cause) is Verdict.OVER:
-        return False
-    stopped_by = call.scope.cause
-    return stopped_by is not None and stopped_by.word is CauseWord.REDIRECT
+    return call.scope.cancel(cause) is not Verdict.OVER and _is_redirect(call.scope.cause)
+
+
+def _is_redirect(cause: Cause | None) -> bool:
+    return cause is not None and cause.word is CauseWord.REDIRECT

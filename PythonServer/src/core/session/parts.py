@@ -157,7 +157,7 @@ class Parts:
     def _record_of_wider(self) -> Future[None]:
         """Something around it was stopped first, which is in the writer's queue: done when that is durable."""
         if self._turn.scope.is_stopped:
-            self._turn.wait_reached()
+            self._turn.stopping.wait_reached()
         return self._turn.record(lambda tx: None)
 
     def receipts(self) -> list[dict[str, Any]]:

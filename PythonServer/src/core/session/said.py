@@ -52,6 +52,8 @@ def text_of(said: list[Said]) -> str:
 
 def with_earlier(said: list[Said], earlier: list[Said]) -> list[Said]:
     """Where a goal has said nothing itself, what it had said in the turn that was resumed: that must not be lost."""
+    if not said:  # there is no plan yet
+        return earlier
     before = {each.goal_id: each for each in earlier}
     return [before.get(each.goal_id, each) if each.rounds.is_empty else each for each in said]
 

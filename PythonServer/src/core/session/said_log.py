@@ -1,7 +1,7 @@
 """What goals said and did, folded from the log: of a turn that a crash left, or of one that is resumed."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, select
@@ -16,7 +16,8 @@ from core.store.tables import events, turns
 
 #: What of a turn's log its transcript and its sums are made of.
 _KINDS: Final = (
-    EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MESSAGE_DELIVERED, EventType.USAGE
+    EventType.TEXT, EventType.TOOL_CALL, EventType.TOOL_RESULT, EventType.MESSAGE_DELIVERED, EventType.USAGE,
+    EventType.RETRY,
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def _take_message(data: dict[str, Any], told: list[Told], rounds: dict[str, Roun
     message = Told(data["message_id"], data["text"], data["mode"] == "redirect")
     told.append(message)
     for place in data["goals"]:
-        rounds.setdefault(place["goal_id"], Rounds()).tell(message, place["round"])
+        rounds.setdefault(place["goal_id"], Rounds()).tell(replace(message, is_cut=place["cut"]), place["round"])
 
 
 def said_before(connection: Connection, turn: RowMapping) -> LoggedTurn:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from core.agent.ports import Threads
-from core.base.InputOutput import set_stopped
 from core.call import CallBook
-from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope, Verdict
+from core.cancellation import CauseWord, Level, Scope, Verdict
 from core.events import Event, EventType
 from core.gates import pause_at
 from core.plan.goal import Goal
@@ -28,15 +26,14 @@ from core.session.goal_tree import make_goals
 from core.session.liveness import Activity
 from core.session.mail import Mail
 from core.session.parts import Parts
-from core.session.receipt import Stock
-from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
+from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.revival import Revival
 from core.session.said import Said, close_calls, said_by, text_of, turn_messages, with_earlier
 from core.session.surviving import Fence, Log
-from core.session.turns import emit_in_turn, note_stop
+from core.session.turn_stop import TurnStop
+from core.session.turns import emit_in_turn
 from core.session.usage import UsageSum
 from core.store.commit import Transaction
-from core.switching import keep_interpreter
 from core.tool.tool import Answered, Delegated, ToolFailed, ToolRun
 
 T = TypeVar("T")
@@ -44,13 +41,6 @@ T = TypeVar("T")
 
 class Pool(Workers, Threads, Protocol):
     """The threads that run goals and tools; see :class:`core.engine.call_pool.CallPool`."""
-
-
-#: More open calls than this are a crowd: waking them is what costs, and comes after the stop's record.
-CROWD: Final = 16
-
-#: Seconds for which a stop's record goes before the rest, at most; a commit takes about 1 ms.
-RECORD_FIRST_S: Final = 0.01
 
 
 class Turn:
@@ -80,14 +70,6 @@ class Turn:
         #: A title for the session, if this turn made one.
         self.title: str | None = None
         self.cancel_timeout_s = cancel_timeout_s
-        # Appended before the scope is cancelled; the one whose cause the scope took is the turn's stop.
-        self._orders: list[StopOrder] = []
-        # The same for stops that depend on a claim. They join nothing: only the first stop of all counts among them.
-        self._claimed: list[StopOrder] = []
-        self._stock: Stock | None = None
-        self._recorded: Future[StopRecord] | None = None
-        self._reached = threading.Event()
-        self._receipt_so_far: list[dict[str, Any]] = []
         self._windows = 0
         self._windows_lock = threading.Lock()
         #: The stops of single goals and tool calls, and what else happens to a part of the turn.
@@ -104,10 +86,8 @@ class Turn:
         self.has_plan = False
         #: How its tools delegate; set once there are agents to delegate to.
         self.delegation: Delegation | None = None
-        if not self.scope.is_stopped:
-            # First abort of the scope, so it runs before any call is woken and could leave the books.
-            with contextlib.suppress(Cancelled):  # stopped since: the stock is taken at the end
-                self.scope.add_abort(self._meet_stop)
+        #: Last: from here on a stop takes stock of all this.
+        self.stopping = TurnStop(self)
 
     @contextlib.contextmanager
     def protected(self) -> Iterator[None]:
@@ -298,8 +278,7 @@ class Turn:
 
     def note_abandoned(self, goal: Goal) -> None:
         """A goal was ended without its thread."""
-        if self._stock is not None:
-            self._stock.abandon(goal)
+        self.stopping.abandon(goal)
         self.parts.note_abandoned(goal)
         for call in self.calls.snapshot():
             if isinstance(call, ToolRun) and call.goal_id == goal.id:
@@ -314,84 +293,7 @@ class Turn:
         reached everything, so that all see the same receipt. With a ``claim`` (see :meth:`Scope.cancel`) it is the
         turn's stop or nothing: it joins no other, and leaves no trace.
         """
-        orders = self._orders if claim is None else self._claimed
-        orders.append(order)
-        verdict = self.scope.cancel(order.cause, claim=claim)
-        if claim is not None and verdict is not Verdict.FIRST:
-            orders.remove(order)
-            return verdict
-        if order.ends_run:
-            self.run_scope.cancel(order.cause)
-        pause_at("turn.scope_closed")
-        if verdict is Verdict.FIRST:
-            try:
-                if self.plan is not None:
-                    self.plan.cancel_llm_requests(self.cancel_timeout_s)
-                pause_at("turn.requests_cancelled")
-            finally:
-                set_stopped(True, self.scope)  # the documented flag comes after the requests, whatever became of them
-                self._wait_record_first()
-                self._set_receipt()
-        elif self.scope.is_stopped and not self.wait_reached():
-            self._set_receipt()  # it was stopped from inside, by code that has no receipt to make
-        return verdict
-
-    def wait_reached(self) -> bool:
-        """Until a stop of the turn has told everything that it found, and is in the writer's queue. Bounded."""
-        return self._reached.wait(self.cancel_timeout_s * 2)
-
-    def _set_receipt(self) -> None:
-        stock = self._stock
-        if stock is not None and not self._reached.is_set():
-            self._receipt_so_far = stock.so_far()
-        self._reached.set()
-
-    @property
-    def receipt_so_far(self) -> list[dict[str, Any]]:
-        """What was known when everything had been reached: the same for all who ask."""
-        return self._receipt_so_far
-
-    def order_in_force(self) -> StopOrder | None:
-        """The stop as it is recorded, by whomever: the cause that the scope took; it ends the run if any order did."""
-        cause = self.scope.cause
-        if cause is None:
-            return None
-        orders = [*self._orders, *(order for order in list(self._claimed) if order.cause is cause)]
-        first = next((order for order in orders if order.cause is cause), StopOrder(cause))
-        return replace(first, ends_run=any(order.ends_run for order in orders))
-
-    def wait_recorded(self, timeout_s: float) -> StopRecord | None:
-        """Until the stop is durable; raises what came of recording it, or ``TimeoutError``. None: it is not on the way."""
-        return self._recorded.result(timeout_s) if self._recorded is not None else None
-
-    def _meet_stop(self) -> None:
-        """Whoever stopped the scope: see what runs, and have the stop written down before anything is woken by it.
-
-        The writing goes on beside the reaching; only the answer waits for it. It comes before the turn's end in the
-        writer's queue, since nothing has been woken yet that could end the turn.
-        """
-        self._take_stock()
-        order = self.order_in_force()
-        if order is not None:
-            run_id, turn_id = self.start.run_id, self.start.turn_id
-            self._recorded = self._writer.transact(lambda tx: note_stop(tx, run_id, turn_id, order))
-        if len(self.calls) > CROWD:
-            # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
-            self._wait_record_first()
-            keep_interpreter()
-
-    def _wait_record_first(self) -> None:
-        """Let the writer, and then whoever waits for its word, go before those that a stop sets in motion."""
-        if self._recorded is not None:
-            wait([self._recorded], RECORD_FIRST_S)
-
-    def _take_stock(self) -> None:
-        plan = self.plan
-        if plan is None:
-            self._stock = Stock(self.calls.snapshot(), ())
-        else:
-            with plan.lock:
-                self._stock = Stock(self.calls.snapshot(), plan.walk_all())
+        return self.stopping.stop(order, claim)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -402,12 +304,10 @@ class Turn:
         self.run_scope.finish()
         plan = self.shown_plan
         message = str(error) if error is not None else None
-        if cause is not None:
-            self._wait_reached(cause)
-            state = "cancelled"
-        else:
+        receipt = self.stopping.settle(cause) if cause is not None else None
+        if cause is None:
             message = message or self._failure()
-            state = "completed" if message is None else "failed"
+        state = "cancelled" if cause is not None else "completed" if message is None else "failed"
         told = self.mail.close()
         said = said_by(plan)
         word = cause.word if cause is not None else None
@@ -416,8 +316,8 @@ class Turn:
         return TurnOutcome(
             state,
             turn_messages(said, "completed" if self.is_answered else state, word, told),
-            order=self.order_in_force(),
-            receipt=self._stock.final() if cause is not None and self._stock is not None else None,
+            order=self.stopping.order_in_force(),
+            receipt=receipt,
             error=message,
             plan=self.plan_data() if plan is not None and plan.plan_goal.children else None,
             closing=closing,
@@ -425,12 +325,6 @@ class Turn:
             title=self.title,
             parts=self.parts.receipts(),
         )
-
-    def _wait_reached(self, cause: Cause) -> None:
-        if any(order.cause is cause for order in [*self._orders, *self._claimed]):
-            self._reached.wait(self.cancel_timeout_s * 2)  # so that the asked calls have their outcome
-        if self._stock is None:
-            self._take_stock()
 
     def _failure(self) -> str | None:
         """Why the turn failed: no goal completed. None if one did."""

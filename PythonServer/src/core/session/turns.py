@@ -15,6 +15,7 @@ from core.cancellation import Cause, CauseWord
 from core.errors import InvalidRequest, NotInteractive, RunIsOver, TurnIsOver
 from core.events import Event, EventType
 from core.ids import new_id
+from core.session.delivery import has_been_told
 from core.session.inbox import hand_back, hand_back_rest, hold, queue_once, release_held, settle_message, take_next
 from core.session.queries import read_event_data
 from core.session.questions import withdraw_questions
@@ -286,13 +287,13 @@ def _order_at_end(tx: Transaction, run: RowMapping, order: StopOrder | None) -> 
 def _messages_of(
     tx: Transaction, turn_id: str, outcome: TurnOutcome, state: str, order: StopOrder | None
 ) -> list[dict[str, Any]]:
-    """What the turn adds to the history: what it said or, resumed and with no plan yet, what was there before."""
+    """What the turn adds to the history: what it said or, resumed and with nothing new yet, what was there before."""
     turn = read_turn(tx, turn_id)
     if kind_of(turn) == "compaction":
         return []
     resumed = turn["resumes"]
     word = order.cause.word if order is not None else None
-    if resumed is not None and outcome.plan is None:
+    if resumed is not None and outcome.plan is None and not has_been_told(tx, turn_id):
         old = read_turn(tx, resumed)
         messages: list[dict[str, Any]] = read_event_data(tx.connection, old["run_id"], old["end_seq"])["messages"]
         return marked(messages, state, word)
