@@ -1,7 +1,7 @@
 """Every phase of a turn, times every way to stop it, times interactive and batch: each cell with forced order.
 
-The rows that need no phase (stopping already, parked, over, foreign) are in ``test_stop_table_rows.py``. Compaction,
-questions and further replicas are not built yet, so their cells are not here.
+The rows that need no phase (stopping already, parked, over, foreign) are in ``test_stop_table_rows.py``. Further
+replicas are not built yet, so their cells are not here.
 """
 
 import json
@@ -27,7 +27,9 @@ def shared(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("table")
     agents = folder / "agents.json"
     agents.write_text(json.dumps([CAREFUL]))
-    with LocalServer(folder, models.url, tools_allowed=("shell", "delegate"), agents_file=agents) as server:
+    tools = ("shell", "delegate", "ask_user")
+    # So few tokens that only the histories of the phase "compacting" are summed up.
+    with LocalServer(folder, models.url, tools_allowed=tools, agents_file=agents, compact_at_tokens=300) as server:
         server.main.agents["default"]._retries = RetryPolicy(base_s=60)
         yield server
 
@@ -144,9 +146,8 @@ def test_a_turn_that_was_stopped_in_any_phase_can_be_resumed_and_stopped_again(s
     again = run.cancel(wait_ms=30_000)
     assert again["turn_id"] == turn_id
     assert again["parked"] is True  # stopped anew, or at its end already where nothing held it up
-    assert [(each["role"], each["turn_id"]) for each in run.transcript()][:2] == [
-        ("user", turn_id), ("assistant", turn_id)
-    ]  # fmt: skip
+    assert [each["role"] for each in run.transcript() if each["turn_id"] == turn_id][:2] == ["user", "assistant"]
+    assert {each["turn_id"] for each in run.transcript()} <= {turn_id, None}
     five_checks(run, scene.models, scene.key)
 
 
@@ -156,8 +157,9 @@ def test_a_turn_that_was_stopped_in_any_phase_can_be_rolled_back(scene: Scene, p
         run.cancel()
     run.wait_parked()
     assert go_back(run, "rollback")["rolled_back"] is True
-    assert run.transcript() == []
+    handed_in = run.transcript()
+    assert [each for each in handed_in if each["turn_id"] is not None] == []
     five_checks(run, scene.models, scene.key)
     request = scene.models.calls(key=scene.key)[-1].messages
-    assert [message["role"] for message in request] == ["system", "user"]
+    assert handed_in or [message["role"] for message in request] == ["system", "user"]
     assert NOTE not in str(request)

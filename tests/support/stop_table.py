@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.api_client import Api, Run
+from tests.support.compacting import talk
 from tests.support.delegating import ENDLESS, delegate_line, sub_goal
 from tests.support.five_checks import processes_of
 from tests.support.model_server import ModelServer, script
@@ -158,6 +159,23 @@ def _between_two_goals(scene: Scene, **fields: Any) -> Iterator[Run]:
             yield run
 
 
+@contextmanager
+def _question_open(scene: Scene, **fields: Any) -> Iterator[Run]:
+    run = scene.api.start(script("toolcall", name="ask_user", arguments={"question": "which?"}, key=scene.key), **fields)
+    run.wait_event("interruption_pending")
+    yield run
+
+
+@contextmanager
+def _compacting(scene: Scene, **fields: Any) -> Iterator[Run]:
+    # Under another key: the next turn has its history summed up once more.
+    history = talk(f"{scene.key}-history", 12)
+    with gate("compaction.before_commit") as committing:
+        run = scene.api.start(scene.line("trickle", **ENDLESS), messages=history, **fields)
+        committing.wait_reached()
+        yield run
+
+
 PHASES = (
     Phase("queued", _queued, "queued", None, 0),
     Phase("planning", _planning, "running", "model_call", 1),
@@ -168,6 +186,8 @@ PHASES = (
     Phase("falling back", _falling_back, "running", "goal", 1),
     Phase("fallback", _fallback, "running", "model_call", 2),
     Phase("tools running", _tools_running, "running", "tool", 1),
+    Phase("question open", _question_open, "awaiting_answer", "question", 1),
+    Phase("compacting", _compacting, "running", None, 0),
     Phase("sub-agent running", _sub_agent_running, "running", "sub_run", 2),
     Phase("between two steps", _between_two_steps, "running", "goal", 1),
     Phase("between two goals", _between_two_goals, "running", "goal", 1),
