@@ -1,5 +1,6 @@
 """Questions to the user: asked, answered, declined, expired; what is refused, and what is seen meanwhile."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -215,6 +216,16 @@ def test_a_question_that_makes_no_sense_is_not_asked(
     run = user.start(ask_line(key, arguments))
     assert run.wait_parked() == "awaiting_input"
     assert (of_type(run, "tool_result")[0]["is_error"], interrupts(run)) == (True, [])
+    five_checks(run, models, key)
+
+
+def test_a_turn_that_waits_for_an_answer_is_not_idle(user: Api, models: ModelServer, key: str) -> None:
+    run = user.start(ask_line(key, "Which?"), idle_limit_ms=300)
+    question = wait_question(run)
+    time.sleep(1)  # more than the limit: nothing is to happen
+    assert run.state == "awaiting_answer"
+    answer(run, question, "this")
+    assert (run.wait_parked(), results(run)) == ("awaiting_input", ["this"])
     five_checks(run, models, key)
 
 

@@ -24,6 +24,7 @@ from core.errors import (
     MessageIsSettled,
     NotFound,
     NotInteractive,
+    RedirectLimit,
     RunIsBusy,
     RunIsOver,
     ServerError,
@@ -34,7 +35,17 @@ from core.errors import (
 from core.session.inbox import WAITING
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
-from tests.support.chat_draws import CLIENT_IDS, ENDINGS, MANNERS, MOVES, Move, histories, plans
+from tests.support.chat_draws import (
+    CLIENT_IDS,
+    ENDINGS,
+    MANNERS,
+    MODES,
+    MOVES,
+    SINGLE_GOALS,
+    Move,
+    histories,
+    plans,
+)
 from tests.support.chat_machine import BEGINNING, ENDING, IN_A_STOP, MIDDLE, make_template
 from tests.support.chat_session import AMBUSHES, STOPS, ChatSession
 
@@ -51,6 +62,11 @@ def _at(*points: str) -> st.SearchStrategy[tuple[str, str] | None]:
 
 AT_BEGINNING, AT_WORK, AT_END = _at(*BEGINNING), _at(*MIDDLE, *ENDING), _at(*MIDDLE, *ENDING, *ENDING)
 AT_STOP = _at(*ENDING, *IN_A_STOP)
+#: What may be answered to a message in each mode while a turn is at work.
+DISPOSITIONS = {
+    "queue": ("queued",), "steer": ("steered",), "redirect": ("steered", "redirected"),
+    "interrupt": ("interrupted", "queued"),
+}  # fmt: skip
 
 
 class Chat(RuleBasedStateMachine):
@@ -94,20 +110,27 @@ class Chat(RuleBasedStateMachine):
             assert isinstance(answer, SessionIsBusy) == is_live, answer
         self.play(moves)
 
-    @rule(ending=ENDINGS, client_id=CLIENT_IDS, ambush=AT_BEGINNING, moves=PLAY)
-    def say(self, ending: str = "", client_id: str | None = None, ambush: Any = None, moves: Moves = ()) -> None:
+    @rule(
+        ending=ENDINGS, client_id=CLIENT_IDS, mode=MODES, goal=SINGLE_GOALS, ambush=AT_BEGINNING | AT_WORK, moves=PLAY
+    )  # fmt: skip
+    def say(
+        self, ending: str = "", client_id: str | None = None, mode: str | None = None, goal: int | None = None,
+        ambush: Any = None, moves: Moves = (),
+    ) -> None:  # fmt: skip
         self.beware(ambush)
         chat, state, is_calm = self.chat, self.chat.state, self.chat.is_calm
         if chat.run is None:
             chat.step(lambda: chat.start(chat.words(ending), planning="none"))
             return
         is_interactive = chat.run["interactive"]
-        answer = chat.step(lambda: chat.say(chat.words(ending), client_id))
+        answer = chat.step(lambda: chat.say(chat.words(ending), client_id, mode, goal))
         if is_calm and not isinstance(answer, dict):
-            assert isinstance(answer, RunIsOver if state in TERMINAL else NotInteractive)
+            may_be = (RedirectLimit, NotFound) if is_interactive else (NotInteractive,)
+            assert isinstance(answer, RunIsOver if state in TERMINAL else may_be)
         elif is_calm and answer["disposition"] != "duplicate":
             assert is_interactive
-            assert answer["disposition"] in (("started", "queued") if state == "awaiting_input" else ("queued",))
+            is_parked = state == "awaiting_input"
+            assert answer["disposition"] in (("started", "queued") if is_parked else DISPOSITIONS[mode or "queue"])
         self.play(moves)
 
     @rule(

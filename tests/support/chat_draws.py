@@ -26,6 +26,9 @@ ENDINGS: Final = st.sampled_from(
 PIECES: Final = st.sampled_from(["one", " two", "\n\n", " ", "🙂é", "a\n\nb", "[no answer was recorded]"])
 #: What calls make of a stop: numbers of manners, most of them the first, to obey.
 MANNERS: Final = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 5]), min_size=4, max_size=8)
+#: How a message comes to a turn at work, and the goal that it is for: most often all.
+MODES: Final = st.sampled_from([None, "queue", "steer", "steer", "redirect", "redirect", "redirect", "interrupt"])
+SINGLE_GOALS: Final = st.none() | st.none() | st.none() | st.integers(0, 4)
 CLIENT_IDS: Final = st.none() | st.sampled_from(["c1", "c2", "c3"])
 
 _ARGUMENTS: Final = st.sampled_from(

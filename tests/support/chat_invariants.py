@@ -376,17 +376,19 @@ def _check_own_users(log: Log, turn: Row, users: list[str]) -> None:
     while each is not None:
         told = [data["text"] for data in told_in(log.of_turn(each))] + told
         each = next((other for other in log.turns if other["id"] == each["resumes"]), None)
-    assert users
-    rest = 0
-    for words in users:
-        while words:
-            found = next((text for text in told if words == text or words.startswith(f"{text}\n\n")), None)
-            if found is None:
-                rest += 1
-                break
-            told.remove(found)
-            words = words[len(found) :].removeprefix("\n\n")
-    assert rest == 1, "the model has something of the user that the log has not, or twice"
+    prompts = [words for words in users if not _take_told(words, told)]
+    assert len(prompts) == 1, "the model has something of the user that the log has not, or twice"
+
+
+def _take_told(words: str, told: list[str]) -> bool:
+    """Whether this is made of messages that were told; they are taken out of the list."""
+    while words:
+        found = next((text for text in told if words == text or words.startswith(f"{text}\n\n")), None)
+        if found is None:
+            return False
+        told.remove(found)
+        words = words[len(found) :].removeprefix("\n\n")
+    return True
 
 
 # -- what was answered ---------------------------------------------------------------------------------------

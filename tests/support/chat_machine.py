@@ -46,10 +46,11 @@ _CANCEL_MS: Final = {"hangs": 20}
 #: The pause points of the product: on the way to the first request, while goals are at work, at the end, in a stop.
 BEGINNING: Final = (
     "engine.accepted", "engine.claimed", "engine.began", "chatbot.before_planning", "goal.before_children",
-    "scheduler.before_goal_starts", "agent.before_request", "model_call.before_sent",
+    "scheduler.before_goal_starts", "agent.before_request", "mail.before_confirmation", "model_call.before_sent",
 )  # fmt: skip
 MIDDLE: Final = (
-    "scheduler.before_goal_starts", "agent.before_request", "model_call.before_sent", "tool_batch.before_tools",
+    "scheduler.before_goal_starts", "agent.before_request", "mail.before_confirmation", "model_call.before_sent",
+    "agent.after_failure", "tool_batch.before_tools",
     "tool_batch.before_result", "tool_loop.between_steps", "goal.before_children",
 )  # fmt: skip
 ENDING: Final = (

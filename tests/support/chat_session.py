@@ -57,6 +57,8 @@ class ChatSession:
         self._told = Told()
         self._numbers = itertools.count(1)
         self.gates: list[Gate] = []
+        #: What models were asked so far, each with its turn.
+        self.requests: list[tuple[str, ModelRequest]] = []
         self._ambush: Ambush | None = None
         #: The commit of the next step after which the server is killed; 0 for none.
         self.kill_after = 0
@@ -136,6 +138,7 @@ class ChatSession:
             log = Log(connection, SESSION)
         check(log, self.log, self._told)
         requests, stage.requests[:] = list(stage.requests), []
+        self.requests += requests
         for turn_id, request in requests:
             check_request(request)
             if request.tools:
@@ -182,6 +185,8 @@ class ChatSession:
                 self._told.messages[answer["message_id"]] = (run_id, text, client_id)
             else:
                 assert known is None or known[2] == client_id  # it may be of before a kill
+            if answer["disposition"] == "interrupted":
+                self._told.stops.append((run_id, answer["turn_id"], answer.get("receipt", [])))
         return answer
 
     def stop(self, how: str, inbox: str = "keep", wait_ms: int = 0, continue_with: str | None = None) -> Any:

@@ -86,6 +86,12 @@ class Gate:
         """Deaf, and its turn, or its goal, went on without it."""
         return self.turn_scope.is_stopped or self.call.scope.is_stopped
 
+    @property
+    def rests(self) -> bool:
+        """It waits for the test, and nothing else will wake it."""
+        is_on_its_way = self._is_shut or self.call.scope.is_stopped
+        return self.is_held and (not is_on_its_way or self.manner == "is deaf")
+
     def go(self, command: Command) -> None:
         """Let the call do this, and wait again or end."""
         with self.stage.changed:
@@ -192,7 +198,7 @@ class Stage:
 
     def is_still(self) -> bool:
         """Whether nothing moves until the test does something: every call stands at a gate, or has ended."""
-        if not all(gate.is_held for gate in self.gates) or self._launched != len(self.turns):
+        if not all(gate.rests for gate in self.gates) or self._launched != len(self.turns):
             return False
         tools = [gate for gate in self.gates if not gate.is_model]
         owners = {gate.owner for gate in self.gates if gate.is_model or not gate.call.ended.is_set()}

@@ -85,8 +85,14 @@ export const listRunsOf = (sessionId, cursor, signal) => {
 export const getRun = (runId) => json("GET", run(runId));
 export const createRun = (body, key) =>
   json("POST", "v1/runs", { body, headers: { "Idempotency-Key": key } });
-export const sendInput = (runId, text, clientMessageId) =>
-  json("POST", run(runId, "/input"), { body: { text, client_message_id: clientMessageId } });
+/** `means` is `{mode, if_turn}` of a message to a turn at work, or empty. */
+export const sendInput = (runId, text, clientMessageId, means) =>
+  json("POST", run(runId, "/input"), { body: { text, client_message_id: clientMessageId, ...means } });
+export const withdrawMessage = (runId, id) => json("DELETE", run(runId, `/inbox/${encodeURIComponent(id)}`));
+export const moveMessage = (runId, id, position) =>
+  json("PATCH", run(runId, `/inbox/${encodeURIComponent(id)}`), { body: { position } });
+export const resolveQuestion = (runId, id, resolution) =>
+  json("POST", run(runId, `/interrupts/${encodeURIComponent(id)}/resolve`), { body: resolution });
 export const cancelRun = (runId, turnId) =>
   json("POST", run(runId, "/cancel"), { body: { if_turn: turnId } });
 export const cancelGoal = (runId, goalId, turnId) =>
@@ -96,6 +102,9 @@ export const cancelCall = (runId, callId, turnId) =>
 export const terminateRun = (runId) => json("POST", run(runId, "/terminate"), { body: {} });
 export const resumeRun = (runId, turnId) => json("POST", run(runId, "/resume"), { body: { if_turn: turnId } });
 export const regenerateRun = (runId, turnId) => json("POST", run(runId, "/regenerate"), { body: { if_turn: turnId } });
+export const compactRun = (runId, turnId) => json("POST", run(runId, "/compact"), { body: { if_turn: turnId } });
+export const undoCompaction = (runId, turnId) =>
+  json("POST", run(runId, "/compact"), { body: { if_turn: turnId, undo: true } });
 export const rollBackRun = (runId, turnId) => json("POST", run(runId, "/rollback"), { body: { if_turn: turnId } });
 
 /** The open response of the run's event stream, from the event behind `after` on. */

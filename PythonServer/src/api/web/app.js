@@ -2,18 +2,21 @@
 
 import { serverNow } from "./api.js";
 import { Conversation } from "./conversation.js";
+import { onEscape } from "./escape.js";
 import { forgetToken, getToken, setToken, takeTokenFromAddress } from "./token.js";
+import { noteSeenTo } from "./remembered.js";
 import { Announcer } from "./view/announcer.js";
+import { ComposerView } from "./view/composer.js";
 import { setText, showText } from "./view/dom.js";
+import { HeadView } from "./view/head.js";
 import { ProgressView } from "./view/progress.js";
-import { Sidebar, chatTitle } from "./view/sidebar.js";
+import { Sidebar } from "./view/sidebar.js";
 import { TranscriptView } from "./view/transcript.js";
-import { runStateWords } from "./words.js";
+import { TrayView } from "./view/tray.js";
 
 const DRAW_MS = 40; // at least; a page that is slow to draw is drawn less often
 const TICK_MS = 250;
 const LIST_MS = 15000;
-const TWICE_MS = 600; // two presses within it are one gesture
 
 const $ = (id) => document.getElementById(id);
 
@@ -21,14 +24,27 @@ let conversation = null;
 let changedTurns = new Set(); // null: all
 let drawTimer = 0;
 let drawCost = 0;
-let firstEscape = null; // {at, conversation, turnId}
 
+const head = new HeadView($("title"), $("run-state"));
 const announcer = new Announcer($("announcer"));
 const progress = new ProgressView({
   line: $("progress"), icon: $("progress-icon"), text: $("progress-text"), hint: $("esc-hint"),
-  word: $("stop-word"),
+  word: $("stop-word"), show: $("show-question"),
 });
-const transcript = new TranscriptView($("transcript"), $("scroller"), (text) => writeAgain(text), goBack);
+const composer = new ComposerView(
+  {
+    form: $("composer"), box: $("message"), send: $("send"), modes: $("modes"), explained: $("means-explained"),
+    keys: $("keys"),
+  },
+  send,
+);
+const tray = new TrayView($("tray"), {
+  back: (text) => composer.write(text),
+  retry: (item) => conversation.retry(item, composer.mode),
+  changed: () => scheduleDraw(null),
+  left: () => composer.focus(),
+});
+const transcript = new TranscriptView($("transcript"), $("scroller"), goBack, () => conversation.undoCompaction());
 const sidebar = new Sidebar($("chats"), $("more-chats"), (error) => {
   if (error.status === 401) askForToken(error.detail);
 });
@@ -48,14 +64,17 @@ function open(runId) {
     connection: showConnection,
     runs: () => sidebar.refresh(),
     address: () => putRunInAddress(),
+    back: takeBack,
     trouble: showTrouble,
   });
+  composer.open(runId);
   draw();
   transcript.scrollToEnd();
 }
 
 function putRunInAddress() {
   const hash = conversation.runId === null ? "" : `#run=${encodeURIComponent(conversation.runId)}`;
+  composer.moveTo(conversation.runId);
   if (location.hash !== hash) history.pushState(null, "", location.pathname + location.search + hash);
   sidebar.refresh();
 }
@@ -64,7 +83,7 @@ function startNewChat() {
   open(null);
   putRunInAddress();
   showMenu(false);
-  $("message").focus();
+  composer.focus();
 }
 
 // -- drawing -----------------------------------------------------------------------------------
@@ -87,30 +106,16 @@ function draw() {
   changedTurns = new Set();
   const now = serverNow();
   const started = performance.now();
+  const { isAtEnd } = transcript;
   progress.update(conversation, now);
+  tray.update(conversation);
+  composer.update(conversation);
   transcript.update(conversation, turns, now);
+  if (isAtEnd) transcript.scrollToEnd();
   announcer.update(conversation);
-  drawHead();
+  head.update(conversation);
+  sidebar.update(conversation);
   drawCost = performance.now() - started;
-}
-
-function drawHead() {
-  const { runId, sessionId, state, title } = conversation;
-  const isNew = runId === null && title === null;
-  const name = isNew ? "New chat" : chatTitle({ metadata: { title }, created_at: beginning() });
-  setText($("title"), name);
-  document.title = isNew ? "PythonServer" : `${name} · PythonServer`;
-  const badge = $("run-state");
-  badge.hidden = state === null;
-  badge.dataset.state = state ?? "";
-  setText(badge, state === null ? "" : runStateWords(state));
-  sidebar.update({ runId, sessionId, state, title });
-}
-
-function beginning() {
-  const { past, chat } = conversation;
-  const firstTurn = (past.chats[0] ?? chat).turns.values().next().value;
-  return firstTurn?.startedAt ?? Date.now();
 }
 
 function showConnection(word) {
@@ -128,21 +133,23 @@ function showTrouble(error, what) {
 
 // -- what the user does ------------------------------------------------------------------------
 
-function send(event) {
-  event?.preventDefault();
-  const box = $("message");
-  if (box.value.trim() === "") return;
+function send() {
+  const text = composer.take();
+  if (text === null) return;
   $("trouble").hidden = true;
-  conversation.send(box.value);
-  box.value = "";
+  conversation.send(text, composer.mode);
   transcript.scrollToEnd();
-  box.focus();
 }
 
-function writeAgain(text) {
-  const box = $("message");
-  box.value = box.value ? `${box.value}\n${text}` : text;
-  box.focus();
+/** A message came back: into the box if that is empty; else it stays in the tray. */
+function takeBack(message) {
+  if (composer.putBack(message.text)) noteSeenTo(message.id);
+}
+
+function showQuestion() {
+  const card = document.querySelector('.question[data-state="open"]');
+  card?.scrollIntoView({ block: "center" });
+  card?.querySelector("textarea, button")?.focus({ preventScroll: true });
 }
 
 /** The buttons are gone afterwards: who came by the keyboard goes on at the message box. */
@@ -150,33 +157,14 @@ function goBack(way, isByKey) {
   $("trouble").hidden = true;
   conversation.goBack(way);
   transcript.scrollToEnd();
-  if (isByKey) $("message").focus();
+  if (isByKey) composer.focus();
 }
 
-function onMessageKey(event) {
-  const isEnter = event.key === "Enter" && !event.shiftKey && !event.isComposing;
-  if (isEnter) send(event);
-}
-
-/** Esc stops the turn. A second one ends the chat: while that turn still stops, or if the two are one gesture. */
-function onEscape(event) {
-  if (event.key !== "Escape" || event.repeat || event.isComposing || conversation === null || $("app").hidden) return;
-  if (!$("shade").hidden) return void showMenu(false);
-  if (isSecondEscape(event)) {
-    firstEscape = null;
-    conversation.end();
-  } else if (conversation.isBusy) {
-    firstEscape = { at: event.timeStamp, conversation, turnId: conversation.turn?.id ?? null };
-    conversation.stop();
-    progress.offerEnd(serverNow());
-  }
-}
-
-function isSecondEscape(event) {
-  if (firstEscape?.conversation !== conversation) return false;
-  if (event.timeStamp - firstEscape.at < TWICE_MS) return true;
-  const { isBusy, isStopping, turn } = conversation;
-  return isBusy && isStopping && [null, turn?.id].includes(firstEscape.turnId);
+/** Whether it was open. */
+function closeMenu() {
+  const wasOpen = !$("shade").hidden;
+  if (wasOpen) showMenu(false);
+  return wasOpen;
 }
 
 function showMenu(isShown) {
@@ -211,7 +199,7 @@ function start() {
   $("app").hidden = false;
   open(runInAddress());
   sidebar.refresh();
-  $("message").focus();
+  composer.focus();
 }
 
 function onAddress() {
@@ -225,15 +213,18 @@ function onAddress() {
 
 // -- wiring --------------------------------------------------------------------------------------
 
-$("composer").addEventListener("submit", send);
-$("message").addEventListener("keydown", onMessageKey);
+$("show-question").addEventListener("click", showQuestion);
 $("stop").addEventListener("click", () => conversation.stop());
 $("new-chat").addEventListener("click", startNewChat);
 $("menu").addEventListener("click", () => showMenu($("shade").hidden));
 $("shade").addEventListener("click", () => showMenu(false));
 $("trouble-close").addEventListener("click", () => ($("trouble").hidden = true));
 $("sign-in-form").addEventListener("submit", signIn);
-document.addEventListener("keydown", onEscape);
+onEscape({
+  conversation: () => ($("app").hidden ? null : conversation),
+  isTaken: closeMenu,
+  stopped: () => progress.offerEnd(serverNow()),
+});
 window.addEventListener("hashchange", onAddress);
 window.addEventListener("popstate", onAddress);
 document.addEventListener("visibilitychange", () => {

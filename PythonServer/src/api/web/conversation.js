@@ -1,41 +1,33 @@
 // One conversation: its state, the stream that feeds it, what is being sent, and what is being stopped.
 
+import { newActions } from "./actions.js";
 import { getRun } from "./api.js";
 import { Follower } from "./follower.js";
-import { GoingBack, waysBack } from "./going_back.js";
-import { Outbox, titleOf } from "./outbox.js";
+import { Outbox } from "./outbox.js";
 import { Past } from "./past.js";
-import { apply, lastTurn, newChat, openTurn } from "./state.js";
-import { Stopper } from "./stopper.js";
+import { Standing } from "./standing.js";
+import { apply, newChat } from "./state.js";
 
-const NOT_DONE = {
-  resume: "The turn was not resumed",
-  regenerate: "The message was not asked again",
-  rollback: "The turn was not taken out",
-};
 /** What comes often, and changes nothing that the list of runs shows. */
 const INSIDE_A_TURN = new Set(
   ["text", "reasoning", "goal_status", "usage", "plan_updated", "tool_call", "tool_output", "tool_result"],
 );
 
+const GIVEN_BACK = new Set(["message_returned", "message_withdrawn"]);
+
 /**
  * `on.changed(turnIds)` after every change (null: everything), `on.connection(word)`, `on.runs()` when the list of
- * runs is out of date, `on.address()` when the run has got its id, `on.trouble(error)`.
+ * runs is out of date, `on.address()` when the run has got its id, `on.back(message)` when one that waited has come
+ * back, `on.trouble(error, what)`.
  */
-export class Conversation {
-  runId;
-  sessionId = null;
-  chat = newChat();
-  /** The session from before this run. */
-  past;
+export class Conversation extends Standing {
   outbox = new Outbox(this);
-  stopper;
-  goingBack;
   #follower = null;
   #on;
   #isClosed = false;
 
   constructor(runId, on) {
+    super();
     this.runId = runId;
     this.#on = on;
     this.past = new Past({
@@ -53,48 +45,15 @@ export class Conversation {
     this.past.close();
   }
 
-  get turn() {
-    return openTurn(this.chat);
-  }
-
-  /** Whether a stop would find something: a turn, or a message that is about to become one. */
-  get isBusy() {
-    return this.turn !== null || (this.chat.phase !== "open" && (this.#sending() !== null || this.goingBack.isStarting));
-  }
-
-  get isStopping() {
-    const { turn } = this;
-    if (this.goingBack.pending?.isStopWanted) return true;
-    if (this.outbox.items.some((item) => item.isStopWanted && item.error === null)) return true;
-    return turn !== null && (turn.state === "stopping" || this.stopper.isWanted(turn.id));
-  }
-
-  /** The run's state in the API's words, for the whole page; null: there is no run, or nothing is known of it yet. */
-  get state() {
-    if (this.isBusy) return this.isStopping ? "stopping" : this.turn?.state ?? "queued";
-    return this.chat.end?.state ?? (this.chat.seq > 0 ? "awaiting_input" : null);
-  }
-
-  /** The name that the server made; else what the session's first run is called, or is going to be; else null. */
-  get title() {
-    const chats = [...this.past.chats, this.chat];
-    const made = chats.findLast((chat) => chat.title !== null);
-    if (made !== undefined) return made.title;
-    const given = this.past.title === undefined ? chats[0].metadata.title : this.past.title;
-    if (typeof given === "string" && given !== "") return given;
-    const item = this.past.title === undefined && chats[0].seq === 0 ? this.#sending() : null;
-    return item === null ? null : titleOf(item.text);
-  }
-
-  /** What may be done with the newest turn, `{turnId, ways, pending}`; no ways while something is on its way. */
-  get back() {
-    const ways = this.#sending() === null ? waysBack(this.chat) : [];
-    return { turnId: lastTurn(this.chat)?.id ?? null, ways, pending: this.goingBack.pending?.way ?? null };
-  }
-
-  send(text) {
-    this.outbox.add(text);
+  /** `mode` is what it means to the turn at work; it counts if there is one that may be talked to. */
+  send(text, mode) {
+    this.outbox.add(text, this.isTalkedTo ? mode : null);
     this.#changed(null);
+  }
+
+  /** Send a message again that was refused. */
+  retry(item, mode) {
+    this.outbox.retry(item, this.isTalkedTo ? mode : null);
   }
 
   /** STOP: the turn that is shown; or, if its id is not known yet, the one that the message on its way will start. */
@@ -102,7 +61,7 @@ export class Conversation {
     const { turn } = this;
     if (turn !== null) return this.#stopTurn(turn.id);
     if (this.goingBack.isStarting) return this.#stopWhatStarts(this.goingBack.pending);
-    const item = this.#sending();
+    const item = this.sending;
     if (item === null) return undefined;
     item.isStopWanted = true;
     if (item.answer !== null) this.#stopTurnOf(item.answer);
@@ -114,9 +73,14 @@ export class Conversation {
     if (this.runId !== null && this.chat.phase !== "over") this.stopper.endRun(this.runId);
   }
 
-  /** `way` is `resume`, `regenerate` or `rollback`: of the newest turn. */
+  /** `way` is `resume`, `regenerate` or `rollback` of the newest turn, or `compact`. */
   goBack(way) {
-    if (this.back.ways.includes(way)) this.goingBack.start(this.runId, this.back.turnId, way);
+    if (this.back.ways.includes(way)) this.goingBack.start(this.runId, this.chat, this.back.turnId, way);
+  }
+
+  /** Take back the newest compaction. */
+  undoCompaction() {
+    if (this.back.ways.length > 0) this.goingBack.start(this.runId, this.chat, this.back.turnId, "undo");
   }
 
   // -- told by the outbox --------------------------------------------------------------------
@@ -173,6 +137,7 @@ export class Conversation {
     for (const event of events) {
       for (const turnId of apply(this.chat, event)) touched.add(turnId);
       if (event.type === "turn_started") this.#lookBehind(event);
+      if (GIVEN_BACK.has(event.type)) this.#giveBack(event);
       isListOld ||= !INSIDE_A_TURN.has(event.type);
     }
     this.sessionId ??= this.chat.sessionId;
@@ -182,16 +147,17 @@ export class Conversation {
     if (isListOld) this.#on.runs();
   }
 
+  /** A message that was sent from here, or asked back from here, goes to the user of this page. */
+  #giveBack({ message_id: id }) {
+    if (this.outbox.accepted.has(id) || this.inbox.isTaken(id)) this.#on.back(this.chat.messages.get(id));
+  }
+
   /** A run that took up an older session: turns are counted through it, so there is more before this run. */
   #lookBehind(event) {
     if (this.chat.turns.size === 1 && event.number > 1) this.past.load(this.chat.sessionId, this.runId);
   }
 
   // -- small helpers -----------------------------------------------------------------------------
-
-  #sending() {
-    return this.outbox.unconfirmed().find((item) => item.error === null) ?? null;
-  }
 
   /** The message whose turn was to be stopped has arrived; it may have found another turn open, and wait behind it. */
   async #stopTurnOf(answer) {
@@ -216,23 +182,15 @@ export class Conversation {
   }
 
   #resetActions() {
-    this.stopper = new Stopper({
+    Object.assign(this, newActions({
       changed: () => this.#changed(null),
       answered: () => this.#follower?.poke(),
-      refused: (error) => this.#on.trouble(error, "The stop was refused"),
-      unreachable: (error) => this.#on.trouble(error, "The stop has not reached the server yet, trying again"),
-    });
-    this.goingBack = new GoingBack({
-      changed: () => this.#changed(null),
-      answered: (pending) => {
+      started: (pending) => {
         if (pending.isStopWanted) this.#stopTurn(pending.answer.turn_id);
         this.#follower?.poke();
       },
-      refused: (error, way) => {
-        this.#changed(null);
-        this.#on.trouble(error, NOT_DONE[way]);
-      },
-    });
+      trouble: (error, what) => this.#on.trouble(error, what),
+    }));
   }
 
   #changed(turnIds) {

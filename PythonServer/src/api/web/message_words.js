@@ -4,13 +4,13 @@
 export const MODES = {
   queue: { word: "After this", explained: "Waits until this turn is over, then it is the next message." },
   steer: { word: "Add to it", explained: "The model reads it at its next step; what runs now goes on." },
-  redirect: { word: "Correct it", explained: "Cuts the model short, which goes on with your correction. Tools finish first." },
+  redirect: { word: "Correct it", explained: "Interrupts the model with your correction; tools finish first." },
   interrupt: { word: "Instead", explained: "Stops this turn, and starts the next one with your message." },
 };
 
 const QUEUED = {
   queue: "waiting: it is sent when this turn is over",
-  steer: "waiting for the model's next step",
+  steer: "waiting for the model's next step, else for the next turn",
   redirect: "waiting: it goes in as soon as it can",
   interrupt: "waiting: it is next when this turn has stopped",
 };
@@ -39,14 +39,12 @@ export const modeMark = ({ fate, mode }) =>
 export function inboxWords(inbox) {
   if (inbox === null) return null;
   const parts = [
-    count(inbox.kept, "is kept and goes before your next one", "are kept and go before your next one"),
-    count(inbox.returned, "was handed back to you", "were handed back to you"),
-    count(inbox.withdrawn, "was dropped", "were dropped"),
+    count(inbox.kept, "kept"), count(inbox.returned, "handed back to you"), count(inbox.withdrawn, "dropped"),
   ].filter((words) => words !== null);
   return parts.length === 0 ? null : `${parts.join(", ")}.`;
 }
 
-function count(ids = [], one, many) {
-  if (ids.length === 0) return null;
-  return ids.length === 1 ? `1 waiting message ${one}` : `${ids.length} waiting messages ${many}`;
+function count(ids, fate) {
+  if (!ids?.length) return null;
+  return ids.length === 1 ? `1 waiting message was ${fate}` : `${ids.length} waiting messages were ${fate}`;
 }

@@ -19,6 +19,8 @@ function newId() {
  */
 export class Outbox {
   items = [];
+  /** The ids of the messages that the server has accepted from here. */
+  accepted = new Set();
   #conversation;
   #last = Promise.resolve();
 
@@ -26,17 +28,20 @@ export class Outbox {
     this.#conversation = conversation;
   }
 
-  add(text) {
+  /** `mode` says what it means to the turn at work; null if there is none. */
+  add(text, mode) {
     // What the event log says of it after this point is this message, should the answer come later than the event.
-    const { seq: afterSeq } = this.#conversation.chat;
-    const item = { id: newId(), text, afterSeq, answer: null, error: null, isStopWanted: false };
+    const { chat, turn } = this.#conversation;
+    const means = mode === null ? {} : { mode, if_turn: turn.id };
+    const item = { id: newId(), text, means, afterSeq: chat.seq, answer: null, error: null, isStopWanted: false };
     this.items.push(item);
     this.#queue(item);
     return item;
   }
 
-  retry(item) {
+  retry(item, mode) {
     item.error = null;
+    item.means = mode === null ? {} : { mode, if_turn: this.#conversation.turn.id };
     this.#conversation.onChanged();
     this.#queue(item);
   }
@@ -64,14 +69,12 @@ export class Outbox {
 
   #isShown({ answer, text, afterSeq }) {
     const { chat } = this.#conversation;
-    const turns = [...chat.turns.values()];
     if (answer === null) {
-      const seen = [...turns.map((turn) => ({ seq: turn.seq, text: turn.input })), ...chat.messages.values()];
-      return seen.some((one) => one.seq > afterSeq && one.text === text);
+      const begun = [...chat.turns.values()].map(({ seq, input }) => ({ seq, text: input }));
+      return [...begun, ...chat.heard.values()].some((one) => one.seq > afterSeq && one.text === text);
     }
     const { turn_id: turnId, message_id: messageId } = answer;
-    if (chat.phase === "over" || chat.turns.has(turnId) || chat.messages.has(messageId)) return true;
-    return messageId !== undefined && turns.some((turn) => turn.messageId === messageId);
+    return chat.phase === "over" || (messageId === undefined ? chat.turns.has(turnId) : chat.heard.has(messageId));
   }
 
   #queue(item) {
@@ -83,6 +86,7 @@ export class Outbox {
       try {
         const answer = await this.#post(item);
         item.answer = answer;
+        if (answer.message_id !== undefined) this.accepted.add(answer.message_id);
         this.settle();
         this.#conversation.onAccepted(item, answer);
         return;
@@ -102,12 +106,22 @@ export class Outbox {
     const { runId, chat } = this.#conversation;
     if (runId !== null && chat.phase !== "over") {
       try {
-        return await sendInput(runId, item.text, item.id);
+        return await this.#sendInput(runId, item);
       } catch (error) {
         if (error.code !== "run_is_over") throw error; // it has ended behind our back: go on in the same session
       }
     }
     return this.#startRun(item);
+  }
+
+  /** What was meant for a turn that is over by now does nothing to the one behind it. */
+  async #sendInput(runId, item) {
+    try {
+      return await sendInput(runId, item.text, item.id, item.means);
+    } catch (error) {
+      if (error.code !== "turn_is_over") throw error;
+      return sendInput(runId, item.text, item.id, { mode: "queue" });
+    }
   }
 
   async #startRun(item) {

@@ -1,4 +1,5 @@
-// The stops of a turn's parts, as the page sends them: one goal, or one tool call. The turn goes on.
+// What the user does to a turn's parts, as the page sends it: stop one goal or one tool call, and answer a question.
+// The turn goes on.
 
 import { cancelCall, cancelGoal } from "./api.js";
 
@@ -23,6 +24,18 @@ export class PartStops {
   stop(kind, { id }) {
     const { runId, stopper } = this.#conversation;
     stopper.stopPart(this.#key(kind, id), () => POST[kind](runId, id, this.#turnId));
+  }
+
+  /** Answer a question, or decline it: `{disposition, answer?, comment?}`. */
+  answer(question, resolution) {
+    const { runId, answers } = this.#conversation;
+    answers.send(runId, question.id, resolution);
+  }
+
+  /** How an answer of this page fares, `{isSending, error}`. */
+  answerOf({ id }) {
+    const { answers } = this.#conversation;
+    return { isSending: answers.isSending(id), error: answers.errorOf(id) };
   }
 
   #key(kind, id) {

@@ -62,6 +62,10 @@ const plain = (word) => String(word ?? "").replaceAll("_", " ");
 export const WAYS_BACK = {
   resume: { word: "Resume", doing: "Resuming…", explained: "Keep the finished goals and go on with the others" },
   regenerate: { word: "Ask again", doing: "Asking again…", explained: "Ask the same message again, in place of this turn" },
+  compact: {
+    word: "Shorten history", doing: "Shortening…",
+    explained: "Tell the model the older messages as a summary; they stay here, and it can be undone",
+  },
   rollback: { word: "Take it out", doing: "Taking it out…", explained: "Take this turn out of the conversation" },
 };
 
@@ -74,6 +78,12 @@ const LEFT_OUT = {
 export const leftOutWords = (why) => LEFT_OUT[why] ?? plain(why);
 export const causeWords = (cause) => CAUSES[cause] ?? `stopped: ${plain(cause) || "unknown cause"}`;
 export const causeExplained = (cause) => CAUSES_EXPLAINED[cause] ?? null;
+/** Why the user, or an operator, has stopped a turn, in their own words. */
+export function reasonWords({ cause, reason }) {
+  if (!reason) return null;
+  return cause === "user" && reason === "interrupted by a message" ? "Your next message took its place." : `“${reason}”`;
+}
+
 export const outcomeWords = (outcome) => OUTCOMES[outcome] ?? plain(outcome);
 export const runStateWords = (state) => RUN_STATES[state] ?? plain(state);
 

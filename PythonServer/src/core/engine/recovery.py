@@ -15,7 +15,7 @@ from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.run_state import RunState
 from core.session.said import close_calls, turn_messages, with_earlier
 from core.session.said_log import read_said, said_before
-from core.session.surviving import was_waiting_for_answers
+from core.session.surviving import asked_calls, was_waiting_for_answers
 from core.session.turns import end_turn, read_turn, start_of
 from core.store.commit import Transaction
 from core.store.tables import IS_OPEN, runs
@@ -56,6 +56,7 @@ def _settle(tx: Transaction, run_id: str, calls: list[str]) -> TurnStart | None:
         return replace(start_of(run, turn), is_revived=True)
     order = StopOrder.from_json(turn["stop"]) if turn["stop"] else _LOST
     plan = read_plan(tx.connection, turn)
+    asked = asked_calls(tx.connection, turn)
     cancelled = _cancel_goals(tx, turn, plan["goals"], order)
     logged = read_said(tx.connection, turn, plan["goals"])
     closing = close_calls(logged.said, run_id, turn["id"], order.cause.word)
@@ -67,7 +68,7 @@ def _settle(tx: Transaction, run_id: str, calls: list[str]) -> TurnStart | None:
             with_earlier(logged.said, before.said), "cancelled", order.cause.word, before.told + logged.told
         ),
         order=order,
-        receipt=[*map(_lost_tool, closing), *cancelled],
+        receipt=[*(_lost_call(event, asked) for event in closing), *cancelled],
         plan=plan if plan["goals"] else None,
         closing=closing,
         usage=logged.usage.draw(),
@@ -91,8 +92,9 @@ def _cancel_goals(
     return items
 
 
-def _lost_tool(closing: Event) -> dict[str, Any]:
-    return _lost_item("tool", str(closing.call_id), closing.goal_id, "cancelled")
+def _lost_call(closing: Event, asked: set[str]) -> dict[str, Any]:
+    kind = "question" if closing.call_id in asked else "tool"
+    return _lost_item(kind, str(closing.call_id), closing.goal_id, "cancelled")
 
 
 def _lost_item(kind: str, item_id: str, goal_id: str | None, outcome: str) -> dict[str, Any]:

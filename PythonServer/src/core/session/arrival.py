@@ -35,6 +35,8 @@ class Arrival:
         #: Id of a turn there -> here; of several with one id, the newest so far.
         self._turn_ids: dict[str, str] = {}
         self._messages: list[dict[str, Any]] = []
+        #: Those that went into turns at work.
+        self._told: list[dict[str, Any]] = []
         self._events: list[Event] = []
         self._log(
             EventType.RUN_STARTED, {"session_id": session_id, "interactive": True, "metadata": {}, "imported": True}
@@ -66,7 +68,7 @@ class Arrival:
                 options=options, created_at=time(), **mine,
             )
         )  # fmt: skip
-        for table, rows in ((turns, self._turns), (messages, self._messages)):
+        for table, rows in ((turns, self._turns), (messages, self._told), (messages, self._messages)):
             if rows:
                 tx.connection.execute(insert(table), rows)
         for event in self._events:
@@ -92,6 +94,7 @@ class Arrival:
             EventType.TURN_STARTED, {"input": line.input, "number": number, **history}, turn_id=turn_id, at=began
         )
         plan_seq = self._log_plan(line, turn_id, ended) if line.goals else None
+        self._log_told(line, turn_id, ended)
         end_seq = self._log(TURN_END[state], _end_data(line, state), turn_id=turn_id, at=ended)
         if line.left_out == "rolled_back":
             self._log(EventType.TURN_ROLLED_BACK, {"rolled_back": turn_id}, at=ended)
@@ -112,14 +115,27 @@ class Arrival:
             self._log(EventType.GOAL_STATUS, _final_status(goal), turn_id=turn_id, goal_id=goal.id, at=at)
         return seq
 
+    def _log_told(self, line: TurnLine, turn_id: str, ended: float) -> None:
+        """What the user said while the turn was at work: a turn that resumes it must have it, too."""
+        texts = [message.content for message in line.messages if message.role == "user"]
+        for position, text in enumerate(texts, start=1):
+            row = self._new_message(text, ended)
+            fate = {"mode": "steer", "position": position}  # how it came is not exported
+            self._told.append({**row, **fate, "state": "delivered", "turn_id": turn_id, "settled_at": ended})
+            about = {"message_id": row["id"], "text": text, **fate, "goals": []}
+            self._log(EventType.MESSAGE_DELIVERED, about, turn_id=turn_id, at=ended)
+
     def _message_row(self, line: MessageLine) -> dict[str, Any]:
-        message_id = new_id("m")
-        self._log(EventType.MESSAGE_QUEUED, {"message_id": message_id, "text": line.text})
         # Held, whatever it was: nothing starts by itself here; the user's next message sets it going.
+        row = self._new_message(line.text, _seconds(line.created_at))
+        self._log(EventType.MESSAGE_QUEUED, {"message_id": row["id"], "text": line.text})
+        return {**row, "state": "held"}
+
+    def _new_message(self, text: str, created_at: float) -> dict[str, Any]:
+        number = len(self._told) + len(self._messages) + 1
         return {
-            "id": message_id, "run_id": self._run_id, "session_id": self._session_id,
-            "number": len(self._messages) + 1, "text": line.text, "state": "held",
-            "created_at": _seconds(line.created_at),
+            "id": new_id("m"), "run_id": self._run_id, "session_id": self._session_id, "number": number, "text": text,
+            "created_at": created_at,
         }  # fmt: skip
 
 

@@ -181,6 +181,7 @@ class Mail:
         ``Cancelled`` if the goal is stopped, or the call was cut off by a message meanwhile.
         """
         call.scope.checkpoint()
+        pause_at("mail.before_delivery")
         with self._lock:
             talker = self._talkers.get(goal)
             if talker is None:  # work beside the plan that nobody talks to, such as a title
@@ -192,6 +193,7 @@ class Mail:
             talker.call, talker.round = call, goal.rounds.count
         pause_at("mail.before_confirmation")
         self._confirm(talker, call)
+        pause_at("mail.confirmed")
 
     def end_request(self, goal: Goal, is_cut: bool) -> None:
         """The request is over; ``is_cut``: a message cut it off."""

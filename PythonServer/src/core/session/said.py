@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.agent.rounds import Rounds
@@ -71,6 +71,7 @@ def turn_messages(
     if len(own) == 1:
         messages = own[0].rounds.messages()
         told = [each for each in told if not own[0].rounds.has_told(each.id)]
+    told = [replace(each, is_cut=each.is_cut and not _is_told_a_goal(each, said)) for each in told]
     if not any(message.get("tool_calls") or message["role"] == "user" for message in messages):
         content = text_of(said)
         messages = [{"role": "assistant", "content": content}] if content.strip() else []
@@ -78,6 +79,11 @@ def turn_messages(
         content = f"[{state} before any text]" if cause is None else placeholder(cause)
         messages.append({"role": "assistant", "content": content})
     return marked([*told_messages(told, follows_user=True), *messages], state, cause)
+
+
+def _is_told_a_goal(told: Told, said: list[Said]) -> bool:
+    """Then what it has cut off is that goal's, and a part of the answer: it was no silence before all of them."""
+    return any(each.rounds.has_told(told.id) for each in said)
 
 
 def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> list[dict[str, Any]]:

@@ -69,7 +69,8 @@ def said_before(connection: Connection, turn: RowMapping) -> LoggedTurn:
     own = read_said(connection, old, read_plan(connection, old)["goals"])
     before = said_before(connection, old)
     said = with_earlier(own.said, before.said) if own.said else before.said
-    return LoggedTurn(said, before.told + own.told)
+    # Who takes them up begins with them: of its answer nothing was cut off.
+    return LoggedTurn(said, [replace(each, is_cut=False) for each in before.told + own.told])
 
 
 def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:

@@ -1,5 +1,6 @@
 // What a screen reader is told: the turning points of a turn, not every word of it.
 
+import { waitingWords } from "../question_words.js";
 import { openTurn, lastTurn } from "../state.js";
 import { causeWords, leftOutWords, receiptSummary } from "../words.js";
 import { setText } from "./dom.js";
@@ -26,12 +27,16 @@ export class Announcer {
   }
 }
 
-function wordsFor({ chat, isStopping }) {
-  if (openTurn(chat) !== null) return isStopping ? "Stopping" : "Working on your message";
+function wordsFor({ chat, isStopping, questions }) {
+  if (openTurn(chat) !== null) {
+    if (isStopping) return "Stopping";
+    if (questions.length > 0) return `${waitingWords(questions.length)}: ${questions[0].question.text}`;
+    return openTurn(chat).isCompaction ? "Shortening the history" : "Working on your message";
+  }
   const turn = lastTurn(chat);
   if (turn?.leftOut) return `The turn is ${leftOutWords(turn.leftOut)}`;
   switch (turn?.state) {
-    case "completed": return "The answer is complete";
+    case "completed": return turn.isCompaction ? "The history is shortened for the model" : "The answer is complete";
     case "failed": return `The turn failed: ${turn.error ?? ""}`;
     case "cancelled": return `${causeWords(turn.cause)}. ${receiptSummary(turn.receipt)}`;
     default: return "";

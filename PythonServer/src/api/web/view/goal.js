@@ -5,6 +5,8 @@ import { failureWords } from "../tool_words.js";
 import { isOpen } from "../turn_state.js";
 import { fallbackWords, goalState, retryWords } from "../words.js";
 import { h, icon, setText, showText } from "./dom.js";
+import { QuestionCard } from "./question.js";
+import { ToldPart } from "./told.js";
 import { ToolCard } from "./tool.js";
 
 export class GoalView {
@@ -13,7 +15,7 @@ export class GoalView {
   #thoughts = h("div", { class: "thoughts" });
   #thinking = h("details", { class: "thinking", hidden: true }, h("summary", {}, "thinking"), this.#thoughts);
   #partList = h("div", { class: "parts" });
-  #parts = [];
+  #parts = new Map(); // part -> its view
   #fallback = h("p", { class: "fallback", hidden: true });
   #retry = h("p", { class: "retry", hidden: true });
   #error = h("p", { class: "goal-error", hidden: true });
@@ -38,7 +40,7 @@ export class GoalView {
     this.node.classList.toggle("is-live", name === "working" && isOpen(turn));
     this.#thinking.hidden = goal.thinking === "";
     setText(this.#thoughts, goal.thinking);
-    goal.parts.forEach((part, index) => this.#part(index, part).update(part, turn, isStopping, stops));
+    this.#showParts([...goal.parts, ...goal.upcoming], turn, isStopping, stops);
     showText(this.#fallback, goal.fallback && goal.retry === null ? fallbackWords(goal.fallback) : null);
     // Said once: not if the turn's failure says it, or the tool call that failed.
     const isAll = turn.goals.size === 1 && turn.goals.has(goal.id);
@@ -48,16 +50,35 @@ export class GoalView {
 
   tick(goal, now) {
     showRetry(this.#retry, goal.retry, now);
-    for (const part of this.#parts) part.tick(now);
+    for (const part of this.#parts.values()) part.tick(now);
   }
 
-  #part(index, part) {
-    if (this.#parts[index] === undefined) {
-      this.#parts[index] = part.kind === "call" ? new ToolCard(part) : new TextPart();
-      this.#partList.append(this.#parts[index].node);
+  /** They are in order; a new one may come before a message that the model answers later. */
+  #showParts(parts, turn, isStopping, stops) {
+    let previous = null;
+    for (const part of parts) {
+      const view = this.#part(part, previous);
+      view.update(part, turn, isStopping, stops);
+      previous = view.node;
     }
-    return this.#parts[index];
+    for (const [part, view] of this.#parts) if (part.kind === "told" && !parts.includes(part)) view.node.remove();
   }
+
+  #part(part, previous) {
+    const known = this.#parts.get(part);
+    if (known !== undefined) return known;
+    const view = viewOf(part);
+    this.#parts.set(part, view);
+    if (previous === null) this.#partList.prepend(view.node);
+    else previous.after(view.node);
+    return view;
+  }
+}
+
+function viewOf(part) {
+  if (part.kind === "told") return new ToldPart(part);
+  if (part.kind === "text") return new TextPart();
+  return part.name === "ask_user" ? new QuestionCard(part) : new ToolCard(part);
 }
 
 class TextPart {

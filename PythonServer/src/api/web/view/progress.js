@@ -1,5 +1,6 @@
 // The line above the message box: what is going on, and the STOP button.
 
+import { waitingWords } from "../question_words.js";
 import { hasText, openCalls } from "../parts.js";
 import { runningWords } from "../tool_words.js";
 import { FINAL_GOAL, WAYS_BACK, duration } from "../words.js";
@@ -11,13 +12,14 @@ export class ProgressView {
   #isEndOffered = false;
   #shownIcon = "";
 
-  /** `nodes` are the elements `line, icon, text, hint, word`. */
+  /** `nodes` are the elements `line, icon, text, hint, word, show`; `show` leads to the question that waits. */
   constructor(nodes) {
     this.#nodes = nodes;
   }
 
   update(conversation, now) {
-    const { line, word, hint } = this.#nodes;
+    const { line, word, hint, show } = this.#nodes;
+    const isAsked = conversation.questions.length > 0 && !conversation.isStopping;
     const isStopping = conversation.isBusy && conversation.isStopping;
     this.#isEndOffered &&= isStopping && conversation === this.#conversation && !conversation.stopper.isEnding;
     this.#conversation = conversation;
@@ -28,7 +30,9 @@ export class ProgressView {
     const offer = this.#isEndOffered ? "Esc again ends the chat" : "";
     setText(hint, isStopping ? offer : "Esc stops, twice ends the chat");
     hint.classList.toggle("is-urgent", this.#isEndOffered);
-    this.#showIcon(isStopping ? "stopped" : "working");
+    show.hidden = !isAsked;
+    line.classList.toggle("is-asked", isAsked);
+    this.#showIcon(isStopping ? "stopped" : isAsked ? "paused" : "working");
     this.tick(now);
   }
 
@@ -51,11 +55,13 @@ export class ProgressView {
   }
 }
 
-function progressText({ turn, isStopping, stopper, goingBack }, now) {
+function progressText({ turn, isStopping, stopper, goingBack, questions }, now) {
   if (isStopping) return stopper.isEnding ? "Ending the chat" : "Stopping the turn";
+  if (questions.length > 0) return waitingWords(questions.length);
   if (turn === null) return goingBack.isStarting ? WAYS_BACK[goingBack.pending.way].doing : "Sending";
   const time = duration(now - turn.startedAt);
   const leaves = [...turn.goals.values()].filter((goal) => goal.goals.length === 0);
+  if (turn.isCompaction) return `Shortening the history · ${time}`;
   if (leaves.length === 0) return `Planning · ${time}`;
   if (leaves.length === 1) return `${goalWord(leaves[0])} · ${time}`;
   return `${leaves.filter((goal) => FINAL_GOAL.has(goal.status)).length} of ${leaves.length} goals · ${time}`;

@@ -28,8 +28,9 @@ export class Sidebar {
     more.addEventListener("click", () => this.#load(this.#cursor));
   }
 
-  /** What the page knows of the open run, `{runId, sessionId, state, title}`: it is newer than any list. */
-  update(open) {
+  /** What the page knows of the open run: it is newer than any list. */
+  update({ runId, sessionId, state, title }) {
+    const open = { runId, sessionId, state, title };
     if (JSON.stringify(open) === JSON.stringify(this.#open)) return;
     this.#open = open;
     this.#show();

@@ -82,8 +82,8 @@ class SubAgentRow {
     setText(this.#needs, `after ${needs}`);
     this.#stop.update(goal.title, isLive(goal) && (isAsked || !isStopping), isAsked);
     this.#updateView = () => this.#view.update(goal, turn, isStopping, stops);
-    // Sub-agents of its own are a part of the tree, and shown unless they are folded away.
-    this.#unfold(this.#isOpen ?? goal.parts.some((part) => part.goals?.length > 0));
+    // Sub-agents of its own are a part of the tree, and shown unless they are folded away; so is what it asks the user.
+    this.#unfold(this.#isOpen ?? goal.parts.some((part) => part.goals?.length > 0 || part.question));
   }
 
   tick(now) {

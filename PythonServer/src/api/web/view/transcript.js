@@ -1,4 +1,4 @@
-// The conversation: the turns of this run and of those before it, messages that wait, and how the run ended.
+// The conversation: the turns of this run and of those before it, a message on its way, and how the run ended.
 
 import { PartStops } from "../part_stops.js";
 import { causeWords } from "../words.js";
@@ -17,13 +17,13 @@ export class TranscriptView {
     h("p", { class: "muted" }, "A message becomes a plan of goals that are worked on in parallel. "
       + "Stop ends all of it at once, and says what it found."));
   #scroller;
-  #onReturned;
+  #onUndo;
   #waysBack;
 
-  /** `onReturned(text)`: the user wants a returned message back in the box. `onBack(way, isByKey)`: or to go back. */
-  constructor(node, scroller, onReturned, onBack) {
+  /** `onBack(way, isByKey)`: the user wants to go back; `onUndo()`: to have the whole history told to the model again. */
+  constructor(node, scroller, onBack, onUndo) {
     this.#scroller = scroller;
-    this.#onReturned = onReturned;
+    this.#onUndo = onUndo;
     this.#waysBack = new WaysBackView(onBack);
     node.append(this.#welcome, this.#list, this.#waiting, this.#end);
   }
@@ -36,15 +36,14 @@ export class TranscriptView {
 
   /** `turnIds` are the turns that changed; null means any. */
   update(conversation, turnIds, now) {
-    const isAtEnd = this.isAtEnd;
-    const { chat, past } = conversation;
-    this.#showTurns([...past.chats, chat].flatMap((each) => [...each.turns.values()]), conversation, turnIds);
+    const { chat, chats } = conversation;
+    this.#showTurns(chats.flatMap((each) => [...each.turns.values()]), conversation, turnIds);
     this.#showWaysBack(conversation.back);
-    this.#showWaiting(conversation);
+    this.#showCompactions(conversation);
+    this.#showSending(conversation);
     this.#showEnd(chat);
     this.#welcome.hidden = conversation.runId !== null || conversation.outbox.items.length > 0;
     this.tick(now);
-    if (isAtEnd) this.scrollToEnd();
   }
 
   tick(now) {
@@ -83,7 +82,7 @@ export class TranscriptView {
 
   /** Earlier turns may come later: each goes behind its `previous`. */
   #add(turn, previous) {
-    const view = new TurnView(turn);
+    const view = new TurnView(turn, this.#onUndo);
     this.#turns.set(turn.id, view);
     if (previous === null) this.#list.prepend(view.node);
     else previous.node.after(view.node);
@@ -95,24 +94,20 @@ export class TranscriptView {
     this.#turns.delete(id);
   }
 
-  #showWaiting({ chat, outbox }) {
-    const messages = [...chat.messages.values()].map((message) => this.#waitingMessage(message));
-    const sending = outbox.unconfirmed().map((item) => sendingMessage(item, outbox));
-    this.#waiting.replaceChildren(...messages, ...sending);
+  /** The newest one that is in force can be taken back while the run is parked. */
+  #showCompactions({ chats, back, compactionId }) {
+    for (const turn of chats.flatMap((each) => [...each.turns.values()])) {
+      const id = turn.compaction?.id ?? null;
+      const isOffered = id !== null && id === compactionId && back.ways.length > 0;
+      const offer = { isOffered, isPending: back.pending === "undo" };
+      this.#turns.get(turn.id).updateCompaction(id !== null && chats.some((each) => each.undone.has(id)), offer);
+    }
   }
 
-  #waitingMessage(message) {
-    const words = {
-      queued: "waiting: it is sent when this turn is over",
-      held: "waiting: it goes before your next message",
-      returned: "not sent: handed back to you",
-      withdrawn: "withdrawn",
-    }[message.fate];
-    const isBack = message.fate === "returned";
-    const back = isBack
-      ? h("button", { type: "button", class: "quiet", onclick: () => this.#onReturned(message.text) }, "Write it again")
-      : null;
-    return pending(message.text, words, message.fate, [back]);
+  /** What is about to start a turn; what waits behind one stands above the message box. */
+  #showSending({ turn, outbox }) {
+    const items = turn === null ? outbox.unconfirmed().filter((item) => item.error === null) : [];
+    this.#waiting.replaceChildren(...items.map(sendingMessage));
   }
 
   #showEnd(chat) {
@@ -125,16 +120,8 @@ export class TranscriptView {
   }
 }
 
-function sendingMessage(item, outbox) {
-  if (item.error === null) return pending(item.text, item.isStopWanted ? "stopping…" : "sending…", "sending", []);
-  return pending(item.text, `not sent: ${item.error.detail}`, "unsent", [
-    h("button", { type: "button", class: "quiet", onclick: () => outbox.retry(item) }, "Try again"),
-    h("button", { type: "button", class: "quiet", onclick: () => outbox.discard(item) }, "Discard"),
-  ]);
-}
-
-function pending(text, words, fate, buttons) {
-  return h("div", { class: "user pending", "data-fate": fate },
+function sendingMessage({ text, isStopWanted }) {
+  return h("div", { class: "user pending", "data-fate": "sending" },
     h("div", { class: "bubble" }, text),
-    h("p", { class: "fate" }, h("span", {}, words), ...buttons));
+    h("p", { class: "fate" }, h("span", {}, isStopWanted ? "stopping…" : "sending…")));
 }

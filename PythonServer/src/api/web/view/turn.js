@@ -3,9 +3,11 @@
 import { isOpen } from "../turn_state.js";
 import { fallbackWords, leftOutWords } from "../words.js";
 import { h, setText, showText } from "./dom.js";
+import { CompactionView } from "./compaction.js";
 import { GoalView, showRetry } from "./goal.js";
 import { handedInView } from "./handed_in.js";
 import { PlanView } from "./plan.js";
+import { ToldList } from "./told.js";
 import { endOf, usageOf } from "./turn_end.js";
 
 export class TurnView {
@@ -15,6 +17,8 @@ export class TurnView {
   #goals = new Map();
   #goalList = h("div", { class: "goals" });
   #input = h("div", { class: "bubble" });
+  #told = new ToldList();
+  #compaction;
   #note = h("p", { class: "note", hidden: true });
   #fallback = h("p", { class: "fallback", hidden: true });
   #retry = h("p", { class: "retry", hidden: true });
@@ -25,22 +29,28 @@ export class TurnView {
   #fold = null;
   #endShown = false;
 
-  constructor(turn) {
+  constructor(turn, onUndo) {
+    this.#compaction = new CompactionView(onUndo);
     this.#body = h("div", { class: "turn-body" },
-      h("div", { class: "user" }, h("span", { class: "sr-only" }, "You:"), this.#input),
-      h("div", { class: "answer" }, h("span", { class: "sr-only" }, "Answer:"),
+      turn.isCompaction ? null : h("div", { class: "user" }, h("span", { class: "sr-only" }, "You:"), this.#input),
+      this.#told.node, this.#compaction.node,
+      h("div", { class: "answer" }, turn.isCompaction ? null : h("span", { class: "sr-only" }, "Answer:"),
         this.#note, this.#fallback, this.#plan.node, this.#goalList, this.#retry, this.#working, this.#end));
     const handedIn = turn.handedIn.length > 0 ? handedInView(turn.handedIn) : null;
-    this.node = h("article", { class: "turn", "data-turn-id": turn.id }, handedIn, this.#body, this.#foot);
+    this.node = h("article", {
+      class: "turn", "data-turn-id": turn.id, "data-kind": turn.isCompaction ? "compaction" : "message",
+    }, handedIn, this.#body, this.#foot);
   }
 
   /** `isStopping`: a stop of the turn was asked for, here or elsewhere; `stops` are those of its parts. */
   update(turn, isStopping, stops) {
     this.#turn = turn;
     this.node.dataset.state = turn.state;
-    const words = [`Turn ${turn.number}`, turn.state, turn.leftOut && leftOutWords(turn.leftOut)].filter(Boolean);
+    const what = turn.isCompaction ? "Shortening of the history" : `Turn ${turn.number}`;
+    const words = [what, turn.state, turn.leftOut && leftOutWords(turn.leftOut)].filter(Boolean);
     this.node.setAttribute("aria-label", words.join(", "));
     setText(this.#input, turn.input);
+    this.#told.update(turn);
     showText(this.#note, turn.note);
     const isPlan = turn.goals.size > 1;
     this.#plan.node.hidden = !isPlan;
@@ -48,7 +58,8 @@ export class TurnView {
     if (isPlan) this.#plan.update(turn, stopping, stops);
     for (const goal of turn.goals.values()) this.#updateGoal(goal, turn, isPlan, stopping.has(goal.id), stops);
     showText(this.#fallback, turn.fallback && turn.retry === null ? fallbackWords(turn.fallback) : null);
-    this.#working.hidden = !isOpen(turn) || turn.goals.size > 0 || turn.retry !== null;
+    const isPlanning = isOpen(turn) && turn.goals.size === 0 && turn.retry === null;
+    this.#working.hidden = !isPlanning || (turn.isCompaction && !isStopping);
     setText(this.#working, isStopping ? "Stopping…" : "Making a plan…");
     if (!isOpen(turn) && !this.#endShown) this.#showEnd(turn);
     if (turn.leftOut !== null) this.#foldAway(turn);
@@ -63,6 +74,11 @@ export class TurnView {
     for (const goal of turn.goals.values()) this.#goals.get(goal.id)?.tick(goal, now);
   }
 
+  /** How its compaction of the history stands. */
+  updateCompaction(isUndone, offer) {
+    this.#compaction.update(this.#turn, isUndone, offer);
+  }
+
   /** Show what may be done with it. */
   offer(node) {
     if (node.parentNode !== this.#foot) this.#foot.prepend(node);
@@ -71,7 +87,7 @@ export class TurnView {
   #updateGoal(goal, turn, isPlan, isStopping, stops) {
     let view = this.#goals.get(goal.id);
     if (view === undefined) {
-      const isSilent = goal.parts.length === 0 && !goal.thinking && !goal.error && goal.retry === null;
+      const isSilent = goal.parts.length === 0 && goal.upcoming.length === 0 && !goal.thinking && !goal.error && goal.retry === null;
       if (isSilent && isPlan) return; // its row in the plan says enough
       view = new GoalView(goal, isPlan);
       this.#goals.set(goal.id, view);
