@@ -16,7 +16,7 @@ SHORT = "/script trickle tokens=3 interval_ms=1 on=goal"
 
 def send(page: Page, text: str) -> None:
     """Write a message and press Enter."""
-    box = page.get_by_role("textbox", name="Message")
+    box = page.get_by_role("textbox", name="Message", exact=True)
     box.fill(text)
     box.press("Enter")
 
@@ -108,6 +108,27 @@ def sub_agent(page: Page, title: str) -> Locator:
 def state_of(part: Locator) -> Locator:
     """The word for the state of a sub-agent, a tool call or a goal of the plan; not of what is inside it."""
     return part.locator(":scope > .goal-row .state-word, :scope > .tool-head .state-word")
+
+
+def message_box(page: Page) -> Locator:
+    """Where messages are written."""
+    return page.get_by_role("textbox", name="Message", exact=True)
+
+
+def say(page: Page, meaning: str, text: str) -> None:
+    """Send a message to the turn at work that means this, in the page's words."""
+    page.get_by_role("radio", name=meaning).check()
+    send(page, text)
+
+
+def waiting(page: Page) -> Locator:
+    """The messages above the box: those that wait, that came back, or that were not sent."""
+    return page.get_by_role("list", name="Messages that wait").get_by_role("listitem")
+
+
+def questions(page: Page) -> Locator:
+    """The questions of the newest turn."""
+    return last_turn(page).locator(".question")
 
 
 def expect_working(page: Page) -> None:

@@ -52,7 +52,8 @@ class ChatServer:
 
     def _settings(self) -> dict[str, str]:
         return {
-            "DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port, "TOOLS_ALLOWED": "delegate,shell",
+            "DATA_DIR": str(self._data_dir), "HOST": "127.0.0.1", "PORT": self._port,
+            "TOOLS_ALLOWED": "ask_user,delegate,shell",
         }  # fmt: skip
 
     def _first_line(self, process: "subprocess.Popen[str]") -> str:

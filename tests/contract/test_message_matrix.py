@@ -11,22 +11,17 @@ import pytest
 from tests.support.api_client import Run
 from tests.support.five_checks import five_checks
 from tests.support.message_fates import Fate, bare, end_of, fate_of, first_with, message_of, shape, wait_settled
-from tests.support.message_matrix import MODES, Cell, Way, World, hold_answers
+from tests.support.message_matrix import MODES, Cell, Way, World
 from tests.support.message_moments import MOMENTS, fields_of_message
 from tests.support.model_server import ModelServer
-from tests.support.own_tools import stages
 from tests.support.plans import all_events
-from tests.support.race_kit import check_nothing_left
 from tests.support.servers import LocalServer
+from tests.support.steering import check_quiet, talking_server
 
 CELLS = [Cell(moment, mode, provider) for moment in MOMENTS for mode in MODES for provider in moment.providers]
 
-#: How each provider is reached, and what its agents may use.
-PROVIDERS = {
-    "de2generator": ("", {"tools_allowed": ("ask_user", "delegate", "until_told")}),
-    "openai": ("/v1", {}),
-    "anthropic": ("", {"llm_api_key": "none"}),
-}
+#: Where each provider is reached.
+PATHS = {"de2generator": "", "openai": "/v1", "anthropic": ""}
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +32,9 @@ def servers(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
         def server_of(provider: str) -> LocalServer:
             if provider not in started:
-                path, fields = PROVIDERS[provider]
-                folder = tmp_path_factory.mktemp(f"messages-{provider}")
-                server = LocalServer(
-                    folder, models.url + path, llm_provider=provider, tool_modules=("tests.support.own_tools",), **fields
-                )
+                folder, url = tmp_path_factory.mktemp(f"messages-{provider}"), models.url + PATHS[provider]
+                server = talking_server(folder, url, llm_provider=provider, llm_api_key="none")
                 started[provider] = stack.enter_context(server)
-                hold_answers(server)
             return started[provider]
 
         yield server_of
@@ -56,10 +47,7 @@ def world(servers: Callable[[str], LocalServer], cell: Cell, models: ModelServer
     found = World(server, models, key, server.api(key), cell.provider)
     yield found
     found.api.close()
-    for stage in stages.values():
-        stage.go.set()
-    stages.clear()
-    check_nothing_left(server)
+    check_quiet(server)
 
 
 def test_every_mode_has_a_place_in_every_moment() -> None:
@@ -68,7 +56,7 @@ def test_every_mode_has_a_place_in_every_moment() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_message_has_the_answer_and_the_one_fate_that_its_mode_and_its_moment_give_it(world: World, cell: Cell) -> None:
+def test_a_message_has_the_answer_and_the_one_fate_of_its_mode_and_its_moment(world: World, cell: Cell) -> None:
     text = fields_of_message(cell.moment, world.key, cell.mode)
     with cell.moment.held(world, cell.mode) as run:
         sent = run.say(text, mode=cell.mode)

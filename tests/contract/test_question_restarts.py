@@ -28,7 +28,7 @@ from tests.support.questions import (
     wait_question,
     wait_questions,
 )
-from tests.support.servers import ServerProcess
+from tests.support.servers import LocalServer, ServerProcess, gate
 
 DONE = ("COMPLETED", None)
 WAIT: dict[str, Any] = {"wait_ms": 30_000}
@@ -305,6 +305,26 @@ def test_what_the_log_lacks_because_its_server_went_just_then_is_said_by_the_nex
     five_checks(run, models, key)
 
 
+def test_a_reader_whose_stream_its_server_ends_has_not_hung_up(
+    own_asking: ServerProcess, models: ModelServer, key: str, restart: Restart
+) -> None:
+    api = own_asking.api()
+    body = {"input": ask_line(key, "Which?"), "planning": "none", "on_disconnect": "stop"}
+    stream = api.request("POST", "/v1/runs", json=body, headers={"Accept": "text/event-stream"}, stream=True)
+    with contextlib.closing(stream):
+        run_id = stream.headers["Location"].rpartition("/")[2]
+        view = api.get(f"/v1/runs/{run_id}")
+        run = Run(api, view)
+        question = wait_question(run)
+        restart()
+    run = seen_at(own_asking, run)
+    assert run.state == "awaiting_answer"
+    answer(run, question, "this")
+    assert run.wait_parked() == "awaiting_input"
+    assert results(run) == ["this"]
+    five_checks(run, models, key)
+
+
 def test_a_batch_run_that_asks_survives_as_well(
     own_asking: ServerProcess, models: ModelServer, key: str, restart: Restart
 ) -> None:
@@ -342,4 +362,95 @@ def test_the_clocks_of_a_turn_start_anew_with_the_server(
     assert run.wait_parked() == "awaiting_input"
     end = next(event for event in all_events(run) if event["type"] == "turn_cancelled")
     assert (end["cause"], answer(run, question, "late", 409)["cause"]) == ("deadline", "deadline")
+    five_checks(run, models, key)
+
+
+@pytest.mark.parametrize("stopped_at", ["engine.claimed", "engine.began"])
+def test_a_stop_before_the_turn_is_back_ends_it_as_the_log_has_it(
+    models: ModelServer, key: str, tmp_path: Path, stopped_at: str
+) -> None:
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="ask_user") as server:
+        asks = goal("a", ask_line(key, "Which?", text=1))
+        run = start_plan(server.api(), asks, goal("b", say_done(f"{key}-b"), "a"))
+        wait_question(run)
+        server.kill()
+    with gate(stopped_at) as before, LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as local:
+        before.wait_reached()
+        run = seen_at(local, run)
+        assert run.cancel()["stopped"] is True
+        before.open()
+        assert run.wait_parked() == "awaiting_input"
+        assert statuses(run) == {"a": ("CANCELLED", "user"), "b": ("CANCELLED", "user")}
+        said = run.transcript()[-1]
+        assert (said["content"], said["cause"]) == ("I will use a tool. ", "user")
+        end = next(event for event in all_events(run) if event["type"] == "turn_cancelled")
+        assert end["usage"]["calls"] == 1
+        assert {(item["kind"], item["outcome"]) for item in end["receipt"]} == {
+            ("question", "cancelled"), ("goal", "cancelled"), ("goal", "not_started")
+        }  # fmt: skip
+        five_checks(run, models, key)
+
+
+@pytest.mark.parametrize("stopped_at", ["engine.claimed", "tool_batch.before_tools"])
+def test_an_answer_to_a_call_that_is_not_back_yet_is_not_lost_to_a_stop(
+    models: ModelServer, key: str, tmp_path: Path, stopped_at: str
+) -> None:
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="ask_user") as server:
+        run = server.api().start(ask_line(key, "Which?"))
+        question = wait_question(run)
+        server.kill()
+    with gate(stopped_at) as before, LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as local:
+        before.wait_reached()
+        run = seen_at(local, run)
+        answer(run, question, "blue", comment="like the sky")
+        assert run.cancel()["stopped"] is True
+        before.open()
+        assert run.wait_parked() == "awaiting_input"
+        assert results(run) == ["blue\n\nThe user's comment: like the sky"]
+        assert [event["is_error"] for event in of_type(run, "tool_result")] == [False]
+        five_checks(run, models, key)
+
+
+def test_a_turn_whose_agent_is_gone_after_the_restart_fails_and_keeps_what_was_said(
+    models: ModelServer, key: str, tmp_path: Path
+) -> None:
+    agents = tmp_path / "agents.json"
+    agents.write_text('[{"name": "default"}, {"name": "other", "tools": ["ask_user"]}]')
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="ask_user", AGENTS_FILE=str(agents)) as server:
+        asks = {**goal("a", ask_line(key, "Which?", text=1)), "agent": "other"}
+        run = start_plan(server.api(), asks, goal("b", say_done(f"{key}-b"), "a"))
+        question = wait_question(run)
+        server.kill()
+        agents.write_text('[{"name": "default"}]')
+        server.start()
+        run = seen_at(server, run)
+        assert run.wait_parked() == "awaiting_input"
+        end = next(event for event in all_events(run) if event["type"] == "turn_failed")
+        assert "no agent 'other'" in end["error"]
+        assert statuses(run) == {"a": ("FAILED", None), "b": ("CANCELLED", "dependency")}
+        said = run.transcript()[-1]
+        assert (said["content"], said["failed"]) == ("I will use a tool. ", True)
+        assert answer(run, question, "late", 409)["settled"] == "cancelled"
+        five_checks(run, models, key)
+
+
+def test_an_answer_that_was_accepted_is_the_result_although_its_server_went_and_the_turn_ended(
+    own_asking: ServerProcess, models: ModelServer, key: str
+) -> None:
+    run = own_asking.api().start(
+        calls_line(key, ("ask_user", {"question": "A?"}), ("shell", {"command": "sleep 600"}))
+    )
+    question = wait_question(run)
+    own_asking.kill()
+    with contextlib.closing(sqlite3.connect(next(own_asking.data_dir.glob("*.db")))) as store, store:  # its last commit
+        change = "UPDATE questions SET state = 'answered', answer = 'blue', settled_at = 0 WHERE id = ?"
+        assert store.execute(change, (question,)).rowcount == 1
+    own_asking.start()
+    run = seen_at(own_asking, run)
+    assert run.wait_parked() == "awaiting_input"
+    end = next(event for event in all_events(run) if event["type"] == "turn_cancelled")
+    assert [(item["kind"], item["outcome"]) for item in end["receipt"]] == [
+        ("question", "already_done"), ("tool", "cancelled"), ("goal", "cancelled")
+    ]  # fmt: skip
+    assert results(run) == ["blue", "cancelled: server_lost"]
     five_checks(run, models, key)

@@ -32,7 +32,7 @@ ANSWER = "All messages are in order."
 @pytest.fixture(scope="module")
 def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """One server for all tests here."""
-    with talking_server(tmp_path_factory.mktemp("goals"), models) as server:
+    with talking_server(tmp_path_factory.mktemp("goals"), models.url) as server:
         yield server
 
 
@@ -51,7 +51,8 @@ def _told(run: Run) -> tuple[int, dict[str, int]]:
 
 def _two_at_work(user: Api, key: str) -> Run:
     """Two goals answer, and a third waits for both."""
-    run = start_plan(user, goal("a", endless(key, "a")), goal("b", endless(key, "b")), goal("c", brief(key, "c"), "a", "b"))
+    later = goal("c", brief(key, "c"), "a", "b")
+    run = start_plan(user, goal("a", endless(key, "a")), goal("b", endless(key, "b")), later)
     for name in ("a", "b"):
         run.wait_event("text", goal_id=name)
     return run
@@ -66,6 +67,7 @@ def test_a_redirect_without_a_goal_cuts_off_all_of_them_and_a_later_goal_has_it_
     wait_settled(run, sent["message_id"])
     assert fate_of(run, sent["message_id"]) == Fate("delivered", run.first_turn, 1)
     assert _told(run) == (1, {"a": 1, "b": 1})
+    models.wait_open(0, key=key)
     cut = asked_by(models, key, "a") + asked_by(models, key, "b")
     assert [call.close_reason for call in cut] == ["cancelled", "cancelled"]
     asked = {said_in(call)[0][0]: said_in(call) for call in asked_by(models, key, "no")}

@@ -1,4 +1,4 @@
-"""The rules of messages to a turn at work: how often, in which order, what a repetition does, and what is written down."""
+"""The rules of messages to a turn at work: how often, in which order, what a repetition does, what is recorded."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.message_fates import Fate, end_of, fate_of, message_of, text_
 from tests.support.message_matrix import MODES
 from tests.support.model_server import ModelServer, script
 from tests.support.own_tools import stages
-from tests.support.plans import all_events, say_done
+from tests.support.plans import say_done
 from tests.support.problems import assert_problem
 from tests.support.servers import LocalServer, gate
 from tests.support.steering import (
@@ -35,7 +35,7 @@ from tests.support.steering import (
 @pytest.fixture(scope="module")
 def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """One server for all tests here."""
-    with talking_server(tmp_path_factory.mktemp("rules"), models) as server:
+    with talking_server(tmp_path_factory.mktemp("rules"), models.url) as server:
         yield server
 
 
@@ -162,7 +162,9 @@ BUSY = {"queue": "queued", "steer": "steered", "redirect": "redirected", "interr
 
 
 @pytest.mark.parametrize("busy_mode", MODES)
-def test_the_mode_of_the_run_holds_for_messages_without_one(user: Api, models: ModelServer, key: str, busy_mode: str) -> None:
+def test_the_mode_of_the_run_holds_for_messages_without_one(
+    user: Api, models: ModelServer, key: str, busy_mode: str
+) -> None:
     run = start_endless(user, key, busy_mode=busy_mode)
     sent = run.say(endless(key, "next"))
     assert sent["disposition"] == BUSY[busy_mode]
@@ -212,7 +214,7 @@ def test_a_repetition_of_a_message_does_nothing_in_any_mode(user: Api, models: M
         sent[mode] = first
     assert run.state == "running"
     assert again["turn_id"] == run.view()["turn_id"] != run.first_turn
-    assert [each.is_open for each in models.calls(key=key)] == [False, False, True]
+    assert [each.is_open for each in models.wait_closed(2, key=key)] == [False, False, True]
     run.cancel(wait_ms=20_000, inbox="return")
     assert len(of_type(run, "message_queued")) == len(MODES)
     assert len(of_type(run, "turn_cancelled")) == 2
@@ -241,7 +243,7 @@ def test_one_message_sent_many_times_at_once_cuts_off_one_answer(
     assert len({each["message_id"] for each in answers}) == 1
     assert sorted(each["disposition"] for each in answers) == sorted(["duplicate"] * 4 + [f"{mode.rstrip('e')}ed"])
     wait_text_after(run, answers[0]["message_id"])
-    assert [call.is_open for call in models.calls(key=key)] == [False, True]
+    assert [call.is_open for call in models.wait_closed(1, key=key)] == [False, True]
     run.cancel(wait_ms=20_000)
     five_checks(run, models, key)
 
@@ -311,5 +313,6 @@ def test_a_redirect_that_is_withdrawn_before_the_model_is_asked_again_is_never_s
     assert fate_of(run, last["message_id"]) == Fate("delivered", run.first_turn, 1)
     assert end_of(run, run.first_turn)["type"] == "turn_completed"
     assert "gone" not in str([call.messages for call in models.calls(key=key)])
-    assert [event["message_id"] for event in all_events(run) if event["type"] == "message_withdrawn"] == [sent["message_id"]]
+    (withdrawn,) = of_type(run, "message_withdrawn")
+    assert withdrawn["message_id"] == sent["message_id"]
     five_checks(run, models, key)

@@ -19,8 +19,9 @@ from core.provider.provider import ModelRequest, ToolCall
 from core.session.records import NewMessage, NewRun, StopOrder
 from core.session.run_state import OPEN, TERMINAL
 from core.tool.tool import ToolResult
-from tests.support.chat_invariants import Log, Told, check, check_users, parts_of
+from tests.support.chat_invariants import Log, Told, check, parts_of
 from tests.support.chat_machine import Ambush, ChatServer, new_folder, quick_times, refused
+from tests.support.chat_users import check_users
 from tests.support.core_kit import ALICE
 from tests.support.scripted_provider import Answer, Command, Gate
 from tests.support.strict_request import check_request

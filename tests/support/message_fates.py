@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ def message_of(run: Run, message_id: str) -> dict[str, Any]:
 
 
 def fate_of(run: Run, message_id: str) -> Fate:
-    """The one fate of a message of a run that waits or is over: its row, the log, the inbox and the transcript agree."""
+    """The one fate of a message of a run that waits or is over: row, log, inbox and transcript agree about it."""
     view = message_of(run, message_id)
     told = [event for event in all_events(run) if event.get("message_id") == message_id and event["type"] in FATES]
     assert len(told) == 1, f"not one fate: {view}, {told}"
@@ -84,14 +85,21 @@ def shape(messages: list[Message]) -> str:
 
 
 def bare(messages: list[Message]) -> list[Message]:
-    """What of messages is said to a provider, without the system's."""
-    names = ("role", "content", "tool_calls", "tool_call_id")
-    kept = [{name: each[name] for name in names if name in each} for each in messages if each["role"] != "system"]
-    return [{**each, "content": each["content"] or ""} for each in kept]
+    """What of messages is said to a provider, without the system's; the arguments of calls as values."""
+    return [
+        {
+            "role": each["role"], "content": each["content"] or "", "result_of": each.get("tool_call_id"),
+            "calls": [
+                (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in each.get("tool_calls") or ()
+            ],
+        }
+        for each in messages if each["role"] != "system"
+    ]  # fmt: skip
 
 
 def first_with(calls: list[ServedCall], text: str) -> ServedCall:
-    """The first request in which the user says this; there it is the last word, and every request says it at most once."""
+    """The first request in which the user says this; there it is the last word, and no request says it twice."""
     for call in calls:
         said = [each["content"] for each in call.messages if each["role"] == "user"]
         assert sum(content.split("\n\n").count(text) for content in said) <= 1, said

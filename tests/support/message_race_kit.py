@@ -28,7 +28,7 @@ from tests.support.chat_session import ChatSession
 
 #: How often a race is run: as often as fits in a quick run, and as often as it takes to trust it.
 ROUNDS: Final = pytest.mark.parametrize(
-    "rounds", [40, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    "rounds", [20, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
 #: Seconds by which one comes later than the other, at most: what a turn needs for a step.
 APART_S: Final = 0.003

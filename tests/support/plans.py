@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.api_client import Api, Run
 from tests.support.model_server import ModelServer, script
-from tests.support.servers import ServerProcess
+from tests.support.servers import LocalServer, ServerProcess
 
 
 def goal(goal_id: str, prompt: str | None = None, *depends_on: str, goals: Any = ()) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def say_done(key: str) -> str:
     return script("trickle", tokens=2, interval_ms=0, key=key)
 
 
-def seen_at(server: ServerProcess, run: Run) -> Run:
+def seen_at(server: ServerProcess | LocalServer, run: Run) -> Run:
     """The same run as its user sees it at another start of the server, or over other connections."""
     about = {"run_id": run.id, "session_id": run.session_id, "turn_id": run.first_turn}
     return Run(Api(server.url, run.api.token), about)

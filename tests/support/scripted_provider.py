@@ -92,6 +92,12 @@ class Gate:
         is_on_its_way = self._is_shut or self.call.scope.is_stopped
         return self.is_held and (not is_on_its_way or self.manner == "is deaf")
 
+    @property
+    def holds_its_goal(self) -> bool:
+        """Its goal waits for it. One that is deaf to a stop is left behind soon; one that is deaf to a redirect is not."""
+        cause = self.call.scope.cause
+        return not self.call.ended.is_set() and (cause is None or cause.word is CauseWord.REDIRECT)
+
     def go(self, command: Command) -> None:
         """Let the call do this, and wait again or end."""
         with self.stage.changed:
@@ -205,7 +211,7 @@ class Stage:
         owners |= set(self._waits())
         if self._jobs != {True: len(owners), False: len(tools)}:
             return False
-        at_work = {turn_id for turn_id, _ in owners}
+        at_work = {gate.owner[0] for gate in self.gates if gate.holds_its_goal} | {turn_id for turn_id, _ in self._waits()}
         return all(not turn.scope.is_stopped and turn.start.turn_id in at_work for turn in self.turns)
 
     def _waits(self) -> Iterator[tuple[str, str | None]]:

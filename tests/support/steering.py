@@ -22,10 +22,10 @@ CUT_SILENT, NOT_ANSWERED = "[stopped: redirect before any text]", "[not answered
 
 
 @contextmanager
-def talking_server(folder: Path, models: ModelServer, **settings: Any) -> Iterator[LocalServer]:
+def talking_server(folder: Path, llm_url: str, **settings: Any) -> Iterator[LocalServer]:
     """A server whose answers and tools a test may hold."""
     tools = {"tools_allowed": ("ask_user", "delegate", "until_told"), "tool_modules": ("tests.support.own_tools",)}
-    with LocalServer(folder, models.url, **tools, **settings) as server:
+    with LocalServer(folder, llm_url, **tools, **settings) as server:
         hold_answers(server)
         yield server
 

@@ -35,6 +35,7 @@ export class Conversation extends Standing {
       refused: (error) => this.#on.trouble(error, "The earlier messages cannot be shown"),
     });
     this.#resetActions();
+    this.outbox.restore();
     if (runId !== null) this.#follow();
   }
 
@@ -94,9 +95,9 @@ export class Conversation extends Standing {
 
   onNewRun(answer) {
     if (this.runId !== null) this.past.keep(this.runId, this.chat);
+    this.outbox.startOver(answer.run_id);
     this.runId = answer.run_id;
     this.sessionId = answer.session_id;
-    this.outbox.startOver();
     this.#resetActions();
     this.#restart();
     this.#on.address();

@@ -23,8 +23,9 @@ const FATES = {
 
 const GOES_IN = new Set(["steer", "redirect"]);
 
-/** How a message waits, or why it does not any more. */
-export function fateWords({ fate, mode }) {
+/** How a message waits, or why it does not any more. `isParked`: there is no turn that it could wait for. */
+export function fateWords({ fate, mode }, isParked = false) {
+  if (fate === "queued" && isParked) return "waiting: it goes before your next message";
   return fate === "queued" ? QUEUED[mode] ?? QUEUED.queue : FATES[fate];
 }
 

@@ -1,6 +1,7 @@
 // Messages on their way to the server. Each has an id of its own, so that sending it again does not double it.
 
 import { ApiError, createRun, sendInput } from "./api.js";
+import { getUnsent, keepUnsent } from "./remembered.js";
 
 const TRIES = 4;
 const BETWEEN_MS = [400, 1200, 3000];
@@ -28,6 +29,14 @@ export class Outbox {
     this.#conversation = conversation;
   }
 
+  /** What the page was left with before the server had accepted it. Sending it again does not double it. */
+  restore() {
+    const error = new ApiError(0, "unreachable", "the page was left before the server had answered");
+    for (const item of getUnsent(this.#conversation.runId)) {
+      this.items.push({ ...item, means: {}, answer: null, error, isStopWanted: false });
+    }
+  }
+
   /** `mode` says what it means to the turn at work; null if there is none. */
   add(text, mode) {
     // What the event log says of it after this point is this message, should the answer come later than the event.
@@ -35,6 +44,7 @@ export class Outbox {
     const means = mode === null ? {} : { mode, if_turn: turn.id };
     const item = { id: newId(), text, means, afterSeq: chat.seq, answer: null, error: null, isStopWanted: false };
     this.items.push(item);
+    this.#keep();
     this.#queue(item);
     return item;
   }
@@ -48,13 +58,16 @@ export class Outbox {
 
   discard(item) {
     this.items = this.items.filter((other) => other !== item);
+    this.#keep();
     this.#conversation.onChanged();
   }
 
   /** A new run has begun: its log counts from 1 again, and does not speak of what the one before has accepted. */
-  startOver() {
+  startOver(runId) {
     this.items = this.items.filter((item) => item.answer === null);
     for (const item of this.items) item.afterSeq = 0;
+    keepUnsent(this.#conversation.runId, []);
+    this.#keep(runId);
   }
 
   /** The messages that the events do not show. */
@@ -64,7 +77,14 @@ export class Outbox {
 
   /** Let go of what the server has accepted and the events show. */
   settle() {
-    this.items = this.items.filter((item) => item.answer === null || !this.#isShown(item));
+    const isOnItsWay = (item) => item.answer === null && item.error === null;
+    this.items = this.items.filter((item) => isOnItsWay(item) || !this.#isShown(item));
+    this.#keep();
+  }
+
+  #keep(runId = this.#conversation.runId) {
+    const unsent = this.items.filter(({ answer }) => answer === null);
+    keepUnsent(runId, unsent.map(({ id, text, afterSeq }) => ({ id, text, afterSeq })));
   }
 
   #isShown({ answer, text, afterSeq }) {

@@ -5,25 +5,40 @@ const KEY = "pythonserver";
 const SEEN_TO = 300; // ids that are kept
 
 const draftKey = (of) => `${KEY}.draft.${of}`;
+const unsentKey = (runId) => `${KEY}.unsent.${runId ?? NEW}`;
 
-/** `of` is the id of a run or of a question; a chat without a run yet is `new`. */
+/** Of a chat without a run yet. */
+export const NEW = "new";
+
+/** `of` is the id of a run or of a question, or `NEW`. */
 export const getDraft = (of) => sessionStorage.getItem(draftKey(of)) ?? "";
+export const keepDraft = (of, text) => keep(sessionStorage, draftKey(of), text);
 
-export function keepDraft(of, text) {
-  if (text === "") sessionStorage.removeItem(draftKey(of));
-  else sessionStorage.setItem(draftKey(of), text);
-}
+/** The messages of a run that the server has not accepted yet. */
+export const getUnsent = (runId) => JSON.parse(sessionStorage.getItem(unsentKey(runId)) ?? "[]");
+export const keepUnsent = (runId, items) =>
+  keep(sessionStorage, unsentKey(runId), items.length === 0 ? "" : JSON.stringify(items));
 
 export const getMode = () => localStorage.getItem(`${KEY}.mode`);
-export const keepMode = (mode) => localStorage.setItem(`${KEY}.mode`, mode);
+export const keepMode = (mode) => keep(localStorage, `${KEY}.mode`, mode);
 
 /** Whether a message that came back is in the message box again, or was let go of. */
 export const isSeenTo = (messageId) => seenTo().includes(messageId);
 
 export function noteSeenTo(messageId) {
-  localStorage.setItem(`${KEY}.seen`, JSON.stringify([...seenTo(), messageId].slice(-SEEN_TO)));
+  keep(localStorage, `${KEY}.seen`, JSON.stringify([...seenTo(), messageId].slice(-SEEN_TO)));
 }
 
 function seenTo() {
   return JSON.parse(localStorage.getItem(`${KEY}.seen`) ?? "[]");
+}
+
+/** What is too long for the browser is not remembered. */
+function keep(storage, key, text) {
+  storage.removeItem(key);
+  try {
+    if (text !== "") storage.setItem(key, text);
+  } catch (error) {
+    if (error.name !== "QuotaExceededError") throw error;
+  }
 }

@@ -26,6 +26,7 @@ from core.errors import (
 )
 from core.gates import pause_at
 from core.session.delivery import letters_for_turn
+from core.session.from_log import end_turn_in_log
 from core.session.liveness import Watchdog
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.surviving import leave
@@ -219,10 +220,12 @@ class Engine:
 
     def _record_end(self, turn: Turn, outcome: TurnOutcome) -> tuple[TurnOutcome, TurnStart | None]:
         start = turn.start
+        # One that was to be taken up again, and never came so far: the log alone has what it had said and done.
+        end = end_turn_in_log if start.is_revived and not turn.has_plan else end_turn
         pause = threading.Event()
         while True:
             try:
-                return self.decide(lambda tx: end_turn(tx, start.run_id, start.turn_id, outcome))
+                return self.decide(lambda tx: end(tx, start.run_id, start.turn_id, outcome))
             except TurnIsOver:
                 return outcome, None
             except StoreError:

@@ -3,19 +3,15 @@
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import RowMapping, select
+from sqlalchemy import select
 
 from core.cancellation import Cause, CauseWord
-from core.events import Event, EventType
-from core.plan.goal_status import FINAL
-from core.session.queries import read_plan, walk_goals
-from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.from_log import outcome_in_log
+from core.session.records import StopOrder, TurnStart
 from core.session.run_state import RunState
-from core.session.said import close_calls, turn_messages, with_earlier
-from core.session.said_log import read_said, said_before
-from core.session.surviving import asked_calls, was_waiting_for_answers
+from core.session.surviving import was_waiting_for_answers
 from core.session.turns import end_turn, read_turn, start_of
 from core.store.commit import Transaction
 from core.store.tables import IS_OPEN, runs
@@ -29,6 +25,7 @@ log = logging.getLogger(__name__)
 SWEEP_S: Final = 2.0
 
 _LOST = StopOrder(Cause(CauseWord.SERVER_LOST, "the server ended while the turn was running"))
+
 
 def settle_lost_turns(writer: Writer) -> list[TurnStart]:
     """End every open turn with cause ``server_lost``, or the stop that it had; returns the turns that follow."""
@@ -55,50 +52,6 @@ def _settle(tx: Transaction, run_id: str, calls: list[str]) -> TurnStart | None:
     if was_waiting_for_answers(tx.connection, run, turn):
         return replace(start_of(run, turn), is_revived=True)
     order = StopOrder.from_json(turn["stop"]) if turn["stop"] else _LOST
-    plan = read_plan(tx.connection, turn)
-    asked = asked_calls(tx.connection, turn)
-    cancelled = _cancel_goals(tx, turn, plan["goals"], order)
-    logged = read_said(tx.connection, turn, plan["goals"])
-    closing = close_calls(logged.said, run_id, turn["id"], order.cause.word)
-    calls += [event.call_id for event in closing if event.call_id is not None]
-    before = said_before(tx.connection, turn)
-    outcome = TurnOutcome(
-        "cancelled",
-        turn_messages(
-            with_earlier(logged.said, before.said), "cancelled", order.cause.word, before.told + logged.told
-        ),
-        order=order,
-        receipt=[*(_lost_call(event, asked) for event in closing), *cancelled],
-        plan=plan if plan["goals"] else None,
-        closing=closing,
-        usage=logged.usage.draw(),
-    )
+    outcome = outcome_in_log(tx, turn, order)
+    calls += [event.call_id for event in outcome.closing if event.call_id is not None]
     return end_turn(tx, run_id, turn["id"], outcome)[1]
-
-
-def _cancel_goals(
-    tx: Transaction, turn: RowMapping, goals: list[dict[str, Any]], order: StopOrder
-) -> list[dict[str, Any]]:
-    """Every goal that is not final becomes CANCELLED; returns their receipt items."""
-    items = []
-    for goal in walk_goals(goals):
-        if goal["status"] in FINAL:
-            continue
-        outcome = "not_started" if goal["status"] == "NOT_STARTED" else "cancelled"
-        data = {"status": "CANCELLED", "cause": order.cause.word}
-        goal.update(data)
-        tx.emit(Event(turn["run_id"], EventType.GOAL_STATUS, data, turn["id"], goal["id"]))
-        items.append(_lost_item("goal", goal["id"], goal["id"], outcome))
-    return items
-
-
-def _lost_call(closing: Event, asked: set[str]) -> dict[str, Any]:
-    kind = "question" if closing.call_id in asked else "tool"
-    return _lost_item(kind, str(closing.call_id), closing.goal_id, "cancelled")
-
-
-def _lost_item(kind: str, item_id: str, goal_id: str | None, outcome: str) -> dict[str, Any]:
-    return {
-        "kind": kind, "id": item_id, "goal_id": goal_id, "outcome": outcome,
-        "how": "the server that ran it is gone", "took_ms": None,
-    }  # fmt: skip

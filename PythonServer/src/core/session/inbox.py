@@ -34,7 +34,22 @@ def add_message(
     tx: Transaction, run: RowMapping, text: str, client_message_id: str | None = None,
     mode: str = "queue", goal_id: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put a message last in the queue. To a parked run it always may come: it is what sets the others going."""
+    """Put a message last in the queue. ``QueueFull`` as :func:`check_room`."""
+    last = check_room(tx, run)
+    row = {
+        "id": new_id("m"), "run_id": run["id"], "session_id": run["session_id"], "number": last + 1,
+        "client_message_id": client_message_id, "text": text, "mode": mode, "goal_id": goal_id, "state": "queued",
+        "created_at": time.time(),
+    }  # fmt: skip
+    tx.connection.execute(insert(messages).values(row))
+    return row
+
+
+def check_room(tx: Transaction, run: RowMapping) -> int:
+    """``QueueFull`` if too many wait; to a parked run one always may come, since it sets the others going.
+
+    Returns the number of the last message.
+    """
     waiting, last = tx.connection.execute(
         select(
             func.count().filter(messages.c.state.in_(WAITING)),
@@ -45,13 +60,7 @@ def add_message(
         error = QueueFull(f"{waiting} messages are waiting already")
         error.headers["Retry-After"] = "5"
         raise error
-    row = {
-        "id": new_id("m"), "run_id": run["id"], "session_id": run["session_id"], "number": last + 1,
-        "client_message_id": client_message_id, "text": text, "mode": mode, "goal_id": goal_id, "state": "queued",
-        "created_at": time.time(),
-    }  # fmt: skip
-    tx.connection.execute(insert(messages).values(row))
-    return row
+    return int(last)
 
 
 def queue_once(tx: Transaction, run: RowMapping, text: str) -> None:

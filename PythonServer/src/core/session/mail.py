@@ -186,9 +186,6 @@ class Mail:
             talker = self._talkers.get(goal)
             if talker is None:  # work beside the plan that nobody talks to, such as a title
                 return
-            if talker.ended is Ended.FAILED:
-                with goal.plan.lock:
-                    goal.rounds.ask_again()
             self._deliver([letter for letter in self._waiting if talker.is_meant(letter)], talker)
             talker.call, talker.round = call, goal.rounds.count
         pause_at("mail.before_confirmation")
@@ -203,6 +200,9 @@ class Mail:
                 return
             has_ended = talker.call.outcome is Outcome.ALREADY_DONE
             talker.ended = Ended.CUT if is_cut else Ended.ANSWERED if has_ended else Ended.FAILED
+            if talker.ended is Ended.FAILED:
+                with goal.plan.lock:
+                    goal.rounds.ask_again()
             talker.call = None
             talker.cuts = talker.cuts + 1 if is_cut else 0
 

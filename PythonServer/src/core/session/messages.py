@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sqlalchemy import RowMapping
@@ -13,7 +13,7 @@ from core.errors import NotFound, NotInteractive, RedirectLimit, RunIsBusy, RunI
 from core.events import Event, EventType
 from core.session.access import Caller, find_run
 from core.session.delivery import STEERING, Letter
-from core.session.inbox import add_message, find_duplicate, put_at, release_held, take_next
+from core.session.inbox import add_message, check_room, find_duplicate, put_at, release_held, take_next
 from core.session.records import NewMessage, StopOrder, TurnStart
 from core.session.run_state import TERMINAL, RunState
 from core.session.turns import mark_delivered, move_run, note_stop, open_turn
@@ -36,15 +36,19 @@ class TurnAtWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that is recorded, and what is left to do with the turn at work."""
+    """A message that is recorded, and what is left to do with the turn at work.
 
-    message_id: str
+    Without a ``message_id``, nothing is recorded yet: first the turn is to be stopped as ``order`` says, if it has not
+    finished. Else something of that turn could come behind its stop.
+    """
+
+    message_id: str | None
     disposition: str
     #: The turn that it started, goes into, or stops.
     turn_id: str | None = None
     #: For that turn.
     letter: Letter | None = None
-    #: The stop of that turn, which is recorded.
+    #: The stop of that turn.
     order: StopOrder | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -54,11 +58,12 @@ class Accepted:
 
 
 def accept_message(
-    tx: Transaction, caller: Caller, run_id: str, message: NewMessage, at_work: Callable[[str], TurnAtWork | None]
-) -> tuple[Accepted, TurnStart | None]:
+    tx: Transaction, caller: Caller, run_id: str, message: NewMessage, at_work: Callable[[str], TurnAtWork | None],
+    stopped: str | None = None,
+) -> tuple[Accepted, TurnStart | None]:  # fmt: skip
     """Record a message, and with an interrupt the stop of the turn. Returns also the turn to run, if it starts one.
 
-    ``at_work``: the turn of an id, if it runs here.
+    ``at_work``: the turn of an id, if it runs here. ``stopped``: the one that was stopped for this message, or has finished.
     """
     run = find_run(tx.connection, caller, run_id)
     duplicate = find_duplicate(tx, run_id, message.client_message_id)
@@ -71,12 +76,18 @@ def accept_message(
     if not run["interactive"]:
         raise NotInteractive("a batch run takes no further messages")
     if run["state"] == RunState.AWAITING_INPUT:
-        return _start_next(tx, run, message)
+        return _start_next(tx, run, message, is_first=stopped == run["turn_id"])
     if run["state"] == RunState.STOPPING:
         release_held(tx, run)  # the user has spoken since the stop
-        return _queue(tx, run, message, "queue"), None
-    mode = _mode(run, message, at_work(run["turn_id"]))
-    return (_interrupt(tx, run, message) if mode == "interrupt" else _queue(tx, run, message, mode)), None
+        return (_put_first if stopped == run["turn_id"] else _queue)(tx, run, message, "queue"), None
+    turn = at_work(run["turn_id"])
+    mode = _mode(run, message, turn)
+    if mode != "interrupt":
+        return _queue(tx, run, message, mode), None
+    if stopped is None and turn is not None:
+        check_room(tx, run)  # nothing is stopped for a message that is refused
+        return Accepted(None, "interrupted", run["turn_id"], order=_order()), None
+    return _interrupt(tx, run, message) if stopped in (None, run["turn_id"]) else _queue(tx, run, message, "queue"), None
 
 
 def _mode(run: RowMapping, message: NewMessage, turn: TurnAtWork | None) -> str:
@@ -105,22 +116,38 @@ def _queue(tx: Transaction, run: RowMapping, message: NewMessage, mode: str) -> 
     return Accepted(row["id"], "steered", run["turn_id"], Letter(row["id"], row["text"], mode, goal_id))
 
 
+def _order() -> StopOrder:
+    return StopOrder(Cause(CauseWord.USER, "interrupted by a message"))
+
+
 def _interrupt(tx: Transaction, run: RowMapping, message: NewMessage) -> Accepted:
-    """The stop of the turn and the message that starts the next one, before all that waits: one decision."""
-    order = StopOrder(Cause(CauseWord.USER, "interrupted by a message"))
+    """The stop of a turn that does nothing here, and the message that starts the next one: one decision."""
+    order = _order()
     note_stop(tx, run["id"], run["turn_id"], order)
     release_held(tx, run)  # the user has spoken since the stop
+    return replace(_put_first(tx, run, message), order=order)
+
+
+def _put_first(tx: Transaction, run: RowMapping, message: NewMessage, _: str = "") -> Accepted:
+    """It starts the next turn, before all that waits."""
     row = add_message(tx, run, message.text, message.client_message_id, "interrupt")
     put_at(tx, run, row["id"], 0)
     about = {"message_id": row["id"], "text": row["text"], "mode": "interrupt", "goal_id": None}
     tx.emit(Event(run["id"], EventType.MESSAGE_QUEUED, about, run["turn_id"]))
-    return Accepted(row["id"], "interrupted", run["turn_id"], order=order)
+    return Accepted(row["id"], "interrupted", run["turn_id"])
 
 
-def _start_next(tx: Transaction, run: RowMapping, message: NewMessage) -> tuple[Accepted, TurnStart]:
-    """The run is parked: start a turn with the oldest message that waits, which may have been kept at a stop."""
+def _start_next(
+    tx: Transaction, run: RowMapping, message: NewMessage, is_first: bool
+) -> tuple[Accepted, TurnStart]:
+    """The run is parked: start a turn with the oldest message that waits, which may have been kept at a stop.
+
+    ``is_first``: this one goes before them all.
+    """
     row = add_message(tx, run, message.text, message.client_message_id, message.mode or "queue")
     release_held(tx, run)
+    if is_first:
+        put_at(tx, run, row["id"], 0)
     first = take_next(tx, run)
     assert first is not None
     start = open_turn(tx, run, first["text"], message_id=first["id"])

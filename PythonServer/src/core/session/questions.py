@@ -23,7 +23,8 @@ from core.session.access import Caller, find_run
 from core.session.run_state import OPEN, RunState, may_move
 from core.store.commit import Transaction
 from core.store.tables import questions, runs
-from core.tool.tool import ToolFailed
+from core.tool.ask_user import result_of
+from core.tool.tool import Answered, ToolFailed
 
 #: Questions of one run that may wait at the same time.
 MAX_PENDING: Final = 10
@@ -132,6 +133,38 @@ def _how_settled(row: RowMapping) -> str:
     if row["state"] == "declined":
         return "the question was declined before"
     return f"the question was withdrawn: what asked it was stopped ({row['cause'] or 'it has ended'})"
+
+
+def questions_of_turn(tx: Transaction, run_id: str, turn_id: str) -> dict[str, RowMapping]:
+    """Call id -> question, of each call of the turn that has asked one, whatever became of it."""
+    query = select(questions).where(questions.c.run_id == run_id, questions.c.turn_id == turn_id)
+    return {row["call_id"]: row for row in tx.connection.execute(query).mappings()}
+
+
+def was_told(row: RowMapping) -> bool:
+    """Whether there is something to tell the model: it was answered or declined, or nobody did so in time."""
+    return row["state"] not in (PENDING, "cancelled")
+
+
+def answer_calls(
+    tx: Transaction, run_id: str, turn_id: str, closing: Collection[Event], history: Collection[dict[str, Any]]
+) -> None:
+    """An answer that was accepted is the result of its call, also if nobody was there any more to take it up.
+
+    ``closing``: the events that give open calls of the turn a result; ``history``: the messages with those results.
+    """
+    asked = questions_of_turn(tx, run_id, turn_id) if closing else {}
+    for event in closing:
+        row = asked.get(str(event.call_id))
+        if row is None or not was_told(row):
+            continue
+        result = result_of(Answered(row["state"], row["answer"], row["comment"]))
+        event.data = {"content": result.content, "is_error": result.is_error}
+        for message in history:
+            if message.get("tool_call_id") == event.call_id:
+                message["content"] = result.content
+                message.pop("is_error", None)
+                message.update({"is_error": True} if result.is_error else {})
 
 
 # -- for stops and ends --------------------------------------------------------------------

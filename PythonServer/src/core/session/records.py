@@ -1,5 +1,6 @@
 """What the session layer hands up and down: plain values, no behaviour."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +80,8 @@ class StopOrder:
     continue_with: str | None = None
     #: Once recorded, what became of the messages that waited; see :func:`core.session.inbox.hold`.
     fates: dict[str, Any] | None = None
+    #: What is decided together with its record, right behind it; not if it joins another stop. Gets the transaction.
+    also: Callable[[Any], None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the turn's row."""

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from core.base.InputOutput import set_stopped
@@ -16,6 +17,7 @@ from core.plan.goal import Goal
 from core.session.receipt import Stock
 from core.session.records import StopOrder, StopRecord
 from core.session.turns import note_stop
+from core.store.commit import Transaction
 from core.switching import keep_interpreter
 
 if TYPE_CHECKING:
@@ -107,8 +109,7 @@ class TurnStop:
         self._take_stock()
         order, turn = self.order_in_force(), self._turn
         if order is not None:
-            run_id, turn_id = turn.start.run_id, turn.start.turn_id
-            self._recorded = turn.record(lambda tx: note_stop(tx, run_id, turn_id, order))
+            self._recorded = turn.record(partial(_record, turn=turn, order=order))
         if len(turn.calls) > CROWD:
             # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
             self._wait_record_first()
@@ -151,3 +152,10 @@ class TurnStop:
             self._take_stock()
         assert self._stock is not None
         return self._stock.final()
+
+
+def _record(tx: Transaction, turn: Turn, order: StopOrder) -> StopRecord:
+    record = note_stop(tx, turn.start.run_id, turn.start.turn_id, order)
+    if order.also is not None:
+        order.also(tx)
+    return record

@@ -18,7 +18,7 @@ from core.ids import new_id
 from core.session.delivery import has_been_told
 from core.session.inbox import hand_back, hand_back_rest, hold, queue_once, release_held, settle_message, take_next
 from core.session.queries import read_event_data
-from core.session.questions import withdraw_questions
+from core.session.questions import answer_calls, withdraw_questions
 from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
 from core.session.run_state import OPEN, TERMINAL, RunState, may_move
 from core.session.said import marked
@@ -255,6 +255,7 @@ def end_turn(tx: Transaction, run_id: str, turn_id: str, outcome: TurnOutcome) -
     withdraw_questions(tx, run_id, turn_id, order.cause.word if order is not None else None)
     state = "cancelled" if order is not None else outcome.state
     run = read_run(tx, run_id)
+    answer_calls(tx, run_id, turn_id, outcome.closing, outcome.messages)
     for event in outcome.closing:
         tx.emit(event)
     if outcome.plan is not None:

@@ -54,10 +54,11 @@ class AskUser(Tool):
         options = arguments.get("options")
         timeout_ms = arguments.get("timeout_ms")
         # "integer" takes 5.0 as well.
-        return _result(run.ask(question, options, None if timeout_ms is None else int(timeout_ms)))
+        return result_of(run.ask(question, options, None if timeout_ms is None else int(timeout_ms)))
 
 
-def _result(answered: Answered) -> ToolResult:
+def result_of(answered: Answered) -> ToolResult:
+    """What the model reads of what became of its question."""
     if answered.disposition == "expired":
         return ToolResult("nobody answered in time: the question has expired", is_error=True)
     said = answered.answer if answered.answer is not None else "the user chose to skip this question"

@@ -1,10 +1,8 @@
 // The message box: what is being written, and what it means to a turn at work.
 
 import { MODES } from "../message_words.js";
-import { getDraft, getMode, keepDraft, keepMode } from "../remembered.js";
+import { NEW, getDraft, getMode, keepDraft, keepMode } from "../remembered.js";
 import { h, setText } from "./dom.js";
-
-const NEW = "new"; // a chat without a run
 
 export class ComposerView {
   #nodes;

@@ -13,15 +13,20 @@ export class QuestionForm {
   #onGone;
   #answer = null;
   #comment = h("textarea", { rows: "1", class: "comment", placeholder: "A comment, if you like", "aria-label": "Comment" });
-  #addComment = h("button", { type: "button", class: "link", "aria-expanded": "false" }, "Add a comment");
+  #addComment = h("button", { type: "button", class: "link", "aria-expanded": "false" });
   #buttons = [];
 
   /** `onGone()`: it goes away, and had the focus. */
   constructor(question, onGone) {
     this.#question = question;
     this.#onGone = onGone;
-    this.#comment.hidden = true;
-    this.#addComment.addEventListener("click", () => this.#openComment());
+    this.#comment.value = getDraft(this.#commentKey);
+    this.#comment.addEventListener("input", () => keepDraft(this.#commentKey, this.#comment.value));
+    this.#showComment(this.#comment.value !== "");
+    this.#addComment.addEventListener("click", () => {
+      this.#showComment(this.#comment.hidden);
+      if (!this.#comment.hidden) this.#comment.focus();
+    });
     const skip = this.#button("Skip", "quiet", () => this.#send({ disposition: "declined" }));
     skip.title = "Go on without an answer";
     this.node = h("form", { class: "question-form", hidden: true },
@@ -45,7 +50,7 @@ export class QuestionForm {
   #close() {
     const hadFocus = this.node.contains(document.activeElement);
     this.node.hidden = true;
-    if (this.#question.end !== null) keepDraft(this.#question.id, "");
+    if (this.#question.end !== null) for (const key of [this.#question.id, this.#commentKey]) keepDraft(key, "");
     if (hadFocus) this.#onGone();
   }
 
@@ -70,11 +75,14 @@ export class QuestionForm {
     return button;
   }
 
-  #openComment() {
-    this.#comment.hidden = !this.#comment.hidden;
-    this.#addComment.setAttribute("aria-expanded", String(!this.#comment.hidden));
-    setText(this.#addComment, this.#comment.hidden ? "Add a comment" : "No comment");
-    if (!this.#comment.hidden) this.#comment.focus();
+  #showComment(isShown) {
+    this.#comment.hidden = !isShown;
+    this.#addComment.setAttribute("aria-expanded", String(isShown));
+    setText(this.#addComment, isShown ? "No comment" : "Add a comment");
+  }
+
+  get #commentKey() {
+    return `${this.#question.id}.comment`;
   }
 
   #onKey(event) {

@@ -30,13 +30,20 @@ export class ToldList {
   #shown = "";
 
   update(turn) {
+    if (turn.told.length === 0) return;
     const goals = [...turn.goals.values(), ...turn.delegated.values()];
     const inGoals = new Set(goals.flatMap(({ parts, upcoming }) => [...parts, ...upcoming]).map(({ id }) => id));
-    const left = turn.told.filter(({ id }) => !inGoals.has(id));
+    const left = isInMessages(turn, goals) ? [] : turn.told.filter(({ id }) => !inGoals.has(id));
     const shown = left.map(({ id }) => id).join(" ");
     if (shown === this.#shown) return;
     this.#shown = shown;
     this.node.hidden = left.length === 0;
     this.node.replaceChildren(...left.map(toldView));
   }
+}
+
+/** Of a turn from elsewhere only its messages are known, and these show it in its place. */
+function isInMessages(turn, goals) {
+  const hasParts = goals.some(({ parts }) => parts.length > 0);
+  return turn.state === "completed" && !hasParts && turn.messages.some(({ role }) => role === "user");
 }

@@ -47,8 +47,8 @@ export class TrayView {
     const { chat, inbox, runId } = conversation;
     const waiting = [...chat.messages.values()].filter(isWaiting);
     return waiting.map((message, place) => [message.id, {
-      text: message.text, fate: message.fate, words: fateWords(message), mark: modeMark(message), id: message.id,
-      isBusy: inbox.isBusy(message),
+      text: message.text, fate: message.fate, words: fateWords(message, chat.phase === "parked"),
+      mark: modeMark(message), id: message.id, isBusy: inbox.isBusy(message),
       buttons: [
         place > 0 && ["Move up", () => inbox.moveUp(chat, runId, message)],
         ["Take back", () => inbox.takeBack(runId, message)],
