@@ -4,7 +4,18 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from benchmarks import call_phases, event_log, parked, readers, restarting, scheduling, stopping, talking, tool_stops, waits
+from benchmarks import (
+    call_phases,
+    event_log,
+    parked,
+    readers,
+    restarting,
+    scheduling,
+    stopping,
+    talking,
+    tool_stops,
+    waits,
+)
 from benchmarks.table import Table
 
 #: Name -> what it does; True for a first look.

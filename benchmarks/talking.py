@@ -26,7 +26,7 @@ from core.tool.tool import ToolResult, ToolRun
 from tests.support.api_client import Run
 from tests.support.model_server import ModelServer, script
 from tests.support.python_tools import call_line, give_tool
-from tests.support.servers import LocalServer, wait_until
+from tests.support.servers import LocalServer
 
 
 @contextmanager

@@ -211,6 +211,21 @@ def test_a_plan_is_made_again_for_a_redirect_and_all_its_goals_have_it_in_their_
     five_checks(run, models, key)
 
 
+def test_a_steer_waits_for_the_plan_also_when_that_is_made_again(user: Api, models: ModelServer, key: str) -> None:
+    run = user.start(f"work\n{script('silent', on='plan', key=key)}", planning="auto")
+    models.wait_open(1, key=key)
+    steered = run.say(shorter := brief(key, "shorter"), mode="steer")
+    plan = [{"id": "one", "title": "one", "prompt": brief(key, "one")}]
+    redirected = run.say(text := f"no\n{script('plan', plan=plan, key=key)}", mode="redirect")
+    wait_settled(run, steered["message_id"])
+    _, again, asked = models.calls(key=key)
+    assert "shorter" not in str(again.messages)
+    assert said_in(asked) == [brief(key, "one"), CUT_SILENT, text, NOT_ANSWERED, shorter]
+    assert fate_of(run, redirected["message_id"]) == Fate("delivered", run.first_turn, 1)
+    assert fate_of(run, steered["message_id"]) == Fate("delivered", run.first_turn, 2)
+    five_checks(run, models, key)
+
+
 def test_redirects_that_come_before_the_model_is_asked_again_go_in_together(
     user: Api, talking: LocalServer, models: ModelServer, key: str
 ) -> None:

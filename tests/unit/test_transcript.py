@@ -20,7 +20,7 @@ from core.session.records import StopOrder, TurnOutcome
 from core.session.said import placeholder, said_by, turn_messages
 from core.session.transcript import read_transcript, request_messages, results_for
 from core.session.turns import begin_turn, end_turn
-from tests.support.core_kit import ALICE, Store, build_plan, open_store, send, what_was_said
+from tests.support.core_kit import Store, build_plan, open_store, send, what_was_said
 
 
 @pytest.fixture
