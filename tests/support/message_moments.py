@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from core import gates
 from tests.support.api_client import Run
 from tests.support.compacting import ask_compact, start_talk
 from tests.support.delegating import ENDLESS, delegate_line, sub_goal
@@ -307,23 +308,25 @@ class Stopping(Moment):
 
 
 class Ending(Moment):
-    """The turn has finished, and its end is not recorded yet: too late to go in, and not for a stop."""
+    """The turn has finished, and its end is not recorded yet: too late to go in, and for a stop."""
 
     name = "just ending"
     expected: ClassVar = {
         "queue": Expected("queued", FOLLOWS, "UAU", 2),
         "steer": Expected("steered", FOLLOWS, "UAU", 2),
         "redirect": Expected("steered", FOLLOWS, "UAU", 2),
-        "interrupt": Expected("interrupted", REPLACES, "UAU", 2),
+        "interrupt": Expected("started", STARTS, "UAU", 2),
     }
 
     @contextmanager
     def held(self, world: World, mode: str) -> Iterator[Run]:
-        """See :class:`Moment`."""
+        """See :class:`Moment`. An interrupt finds nothing to stop, and waits for the turn's end."""
         with gate("engine.before_final_write") as ending:
+            gates.installed["talking.stopped"] = ending.open
             run = world.api.start(say_done(world.key))
             ending.wait_reached()
             yield run
+            gates.installed.pop("talking.stopped")
 
 
 class Ended(Moment):

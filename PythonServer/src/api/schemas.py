@@ -1,9 +1,9 @@
 """The shapes of requests. An unknown field is an error: it would be a wish that nobody fulfils."""
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from core.plan.plan_spec import PlanSpec
 from core.session.run_state import RunState
@@ -111,6 +111,12 @@ class InputBody(_Body):
     )
     if_turn: str | None = Field(default=None, max_length=40)
     client_message_id: str | None = Field(default=None, min_length=1, max_length=128)
+
+    @model_validator(mode="after")
+    def _check_goal(self) -> Self:
+        if self.goal_id is not None and self.mode in ("queue", "interrupt"):
+            raise ValueError("goal_id is for a steer or a redirect")
+        return self
 
 
 class CancelBody(_Body):

@@ -174,13 +174,13 @@ class Main:
         except RunIsOver:
             return None  # it ended an instant ago
 
-    def client_gone(self, caller: Caller, run_id: str, turn_id: str) -> None:
+    def client_gone(self, caller: Caller, run_id: str, turn_id: str) -> StopAnswer | None:
         """The reader that wanted its turn stopped on hanging up has hung up."""
         if self.engine.is_closing:
-            return  # the server itself has ended the stream, and a turn that waits for answers goes on with the next one
+            return None  # its stream was ended by us, and a turn that waits for answers goes on with the next server
         run = self._find(caller, run_id)
         order = StopOrder(Cause(CauseWord.CLIENT_GONE), ends_run=not run["interactive"])
-        self.engine.stopping.stop(run, order, turn_id)
+        return self.engine.stopping.stop(run, order, turn_id)
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Stopping:
             record = self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
             return StopAnswer(run_id, turn_id, record.is_stopped, self._state(run_id), [], record.fates)
         if verdict is Verdict.OVER and (order.ends_run or not turn.scope.is_stopped):
-            self._wait_end(turn)
+            self.wait_end(turn)
             return self._answer_too_late(run_id, turn_id, order, wait_s)
         pause_at("engine.before_stop_is_recorded")
         fates = self._wait_recorded(turn, order)
@@ -128,7 +128,8 @@ class Stopping:
             self._wait_recorded(turn, order)
         return verdict is not Verdict.VOID
 
-    def _wait_end(self, turn: Turn) -> None:
+    def wait_end(self, turn: Turn) -> None:
+        """Until the end of a turn that has finished is recorded. ``StoreError`` if that takes too long."""
         try:
             turn.ended.result(STORE_TIMEOUT_S)
         except FutureTimeoutError:

@@ -66,8 +66,10 @@ class Talking:
         if is_first and _is_recorded(turn) and decided:
             (accepted,) = decided
             return accepted if accepted.disposition == "duplicate" else replace(accepted, order=wish.order)
-        # It joined another stop, and waits; or the turn had finished, and its end is perhaps not recorded yet.
-        return self._accept(caller, run_id, message, "" if turn.scope.is_stopped else wish.turn_id)
+        if turn.scope.is_stopped:  # it joined another stop, and waits
+            return self._accept(caller, run_id, message, "")
+        self._engine.stopping.wait_end(turn)  # it had finished, and is not to read as stopped
+        return self._accept(caller, run_id, message, wish.turn_id)
 
     def _accept(self, caller: Caller, run_id: str, message: NewMessage, stopped: str | None = None) -> Accepted:
         return self._engine.accept(lambda tx: self._decide(tx, caller, run_id, message, stopped))

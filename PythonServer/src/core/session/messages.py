@@ -77,8 +77,8 @@ def accept_message(
         raise NotInteractive("a batch run takes no further messages")
     if run["state"] == RunState.AWAITING_INPUT:
         return _start_next(tx, run, message, is_first=stopped == run["turn_id"])
+    release_held(tx, run)  # the user has spoken since the stop
     if run["state"] == RunState.STOPPING:
-        release_held(tx, run)  # the user has spoken since the stop
         return (_put_first if stopped == run["turn_id"] else _queue)(tx, run, message, "queue"), None
     turn = at_work(run["turn_id"])
     mode = _mode(run, message, turn)
