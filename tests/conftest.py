@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,22 @@ class _ByFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         found = [shared for part, shared in SHARED.items() if part in nodeid]
         return found[0] if found else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``spread(3)``: every third row of a test's table is for each run, all of them for the long suites. With
+    ``of="file"`` the rows are the tests of a file.
+    """
+    rows: Counter[str] = Counter()
+    for item in items:
+        spread = item.get_closest_marker("spread")
+        if spread is None:
+            continue
+        table = item.nodeid.partition("::" if spread.kwargs.get("of") == "file" else "[")[0]
+        if rows[table] % spread.args[0]:
+            item.add_marker(pytest.mark.slow)
+        rows[table] += 1
 
 
 @pytest.hookimpl(optionalhook=True)

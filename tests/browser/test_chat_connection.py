@@ -16,7 +16,7 @@ from tests.browser.chat_page import (
 )
 from tests.browser.conftest import ChatServer, NewContext
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.spread(2, of="file")]
 
 
 def test_the_token_leaves_the_address_at_once(page: Page, server: ChatServer) -> None:

@@ -23,7 +23,7 @@ from tests.browser.chat_page import (
 )
 from tests.browser.conftest import ChatServer, NewContext
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.spread(2, of="file")]
 
 ALL_WAYS = ["Resume", "Ask again", "Take it out"]
 

@@ -23,7 +23,7 @@ from tests.support.delegating import ENDLESS
 from tests.support.model_server import script
 from tests.support.plans import goal
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.spread(2, of="file")]
 
 STOP_SHELL = "Stop this call of shell"
 CALL_STOPS = "**/calls/*/cancel"

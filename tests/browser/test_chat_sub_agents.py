@@ -24,7 +24,7 @@ from tests.support.delegating import ENDLESS, delegate_line, sub_goal
 from tests.support.model_server import script
 from tests.support.plans import goal
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.spread(2, of="file")]
 
 #: The newest words of a sub-agent that talks.
 STREAMING = re.compile(r"^(t\d+ )*t\d+$")

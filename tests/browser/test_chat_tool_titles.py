@@ -10,7 +10,7 @@ from tests.browser.chat_log import STARTED, TURN, show_log
 from tests.browser.chat_page import chips, expect_ended, last_turn, send, stop_button, tool_cards
 from tests.browser.conftest import ChatServer
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.spread(2, of="file")]
 
 ENDED: list[dict[str, Any]] = [
     {"type": "turn_completed", "turn_id": TURN, "messages": []},

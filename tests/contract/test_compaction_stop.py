@@ -21,6 +21,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, delivered_up_to, say_done, seen_at
 from tests.support.servers import REMOTE_TOKEN, ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 #: A stop is bounded by 1.8 s; one of a call that obeys is quick. Generous, as machines are noisy.
 STOPPED_S = 1.0
 

@@ -11,6 +11,8 @@ from tests.support.plans import all_events, goal, say_done, seen_at, start_plan,
 from tests.support.problems import assert_problem
 from tests.support.servers import ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 NOTE = "was stopped"
 #: Deaf to TERM: the turn cannot end in the second after the stop's answer.
 DEAF = {"command": "trap '' TERM; echo begun; while :; do sleep 600; done"}

@@ -14,6 +14,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.race_kit import check_nothing_left
 from tests.support.servers import LocalServer, gate
 
+pytestmark = pytest.mark.spread(2)
+
 PROVIDERS = ("de2generator", "openai", "anthropic")
 AGENT = {"name": "default", "model": "first", "fallback_model": "second"}
 

@@ -12,6 +12,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, say_done, start_plan
 from tests.support.servers import ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 
 def _failure(run: Run) -> str:
     """Why the first turn failed, as its user reads it."""

@@ -13,6 +13,8 @@ from api.gunicorn_server import DRAIN_S
 from tests.support.launched import LIMIT_S, Launch, Launched, bearer, wait_until_gone
 from tests.support.servers import wait_until
 
+pytestmark = pytest.mark.spread(2)
+
 
 def follow_a_run(server: Launched) -> requests.Response:
     """An event stream that nobody but the server will end."""

@@ -17,6 +17,8 @@ from tests.support.plans import all_events, goal, say_done, seen_at, start_plan,
 from tests.support.problems import assert_problem
 from tests.support.servers import ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 
 def _restart(server: ServerProcess, *runs: Run) -> list[Run]:
     """kill -9, a new server, and the same runs there."""

@@ -17,6 +17,8 @@ from tests.support.proxies import ForwardProxy, ReverseProxy
 from tests.support.raw_server import Peer, RawServer, self_signed
 from tests.support.servers import ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 PROVIDERS = ("de2generator", "openai", "anthropic")
 _NO_PROXY = {"no_proxy": "", "NO_PROXY": "", "HTTP_PROXY": "", "https_proxy": "", "HTTPS_PROXY": ""}
 

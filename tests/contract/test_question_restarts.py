@@ -30,6 +30,8 @@ from tests.support.questions import (
 )
 from tests.support.servers import LocalServer, ServerProcess, gate
 
+pytestmark = pytest.mark.spread(2)
+
 DONE = ("COMPLETED", None)
 WAIT: dict[str, Any] = {"wait_ms": 30_000}
 

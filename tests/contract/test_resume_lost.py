@@ -16,6 +16,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import say_done, seen_at, start_silent
 from tests.support.servers import ServerProcess
 
+pytestmark = pytest.mark.spread(2)
+
 #: How a server ends, and what its turns are told.
 ENDS: dict[str, tuple[Callable[[ServerProcess], object], str]] = {
     "killed": (ServerProcess.kill, "server_lost"),

@@ -30,6 +30,8 @@ from tests.support.stop_matrix_servers import prepare, settings, world_of
 from tests.support.stop_matrix_stops import LIMIT_MS, SHUTDOWN, STOPS, Cell, bring_forward
 from tests.support.stop_matrix_tools import TOOL_KINDS
 
+pytestmark = pytest.mark.spread(3)
+
 KINDS = MODEL_KINDS + TOOL_KINDS + FUNCTION_KINDS
 CELLS = [Cell(kind, phase, stop) for kind in KINDS for phase in kind.expected for stop in STOPS]
 

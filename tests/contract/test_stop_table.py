@@ -20,6 +20,8 @@ from tests.support.race_kit import check_nothing_left
 from tests.support.servers import LocalServer
 from tests.support.stop_table import CAREFUL, PHASES, Phase, Scene
 
+pytestmark = pytest.mark.spread(3)
+
 
 @pytest.fixture(scope="module")
 def shared(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:

@@ -41,6 +41,8 @@ from tests.support.tool_kinds import (
     world_of_process,
 )
 
+pytestmark = pytest.mark.spread(3)
+
 GONE = replace(STOP, name="hang-up", cause="client_gone")
 WAIT: dict[str, Any] = {"wait_ms": 30_000}
 

@@ -13,6 +13,8 @@ from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, seen_at, start_plan
 from tests.support.servers import LocalServer, ServerProcess, gate, wait_until
 
+pytestmark = pytest.mark.spread(2)
+
 #: Ends at once; runs until it is stopped; is deaf to TERM.
 DONE, ENDLESS, STUBBORN = (
     "echo done",

@@ -19,6 +19,8 @@ from tests.support.plans import all_events, goal, say_done, start_plan
 from tests.support.race_kit import Later, check_nothing_left
 from tests.support.servers import REMOTE_TOKEN, LocalServer, gate
 
+pytestmark = pytest.mark.spread(3)
+
 #: In the order in which a turn passes them.
 BEFORE_IT_IS_KNOWN = ("engine.accepted",)
 AFTER_THE_LAUNCH = (

@@ -107,7 +107,7 @@ class LocalServer:
         self.main = self.runtime.main
         self._http = make_server("127.0.0.1", 0, self.app, threaded=True)
         self.url = f"http://127.0.0.1:{self._http.port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), name="http", daemon=True)
         self._thread.start()
 
     def api(self, sub: str = "alice", **claims: Any) -> Api:
