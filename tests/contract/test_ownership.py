@@ -18,6 +18,14 @@ from tests.support.servers import ServerProcess
 OPEN = re.compile(r"/(livez|readyz|metrics|openapi\.json|docs.*|)|/web/.*|/static/.*")
 
 
+#: What a route must be sent, or it does not look whose run it is.
+BODIES = {
+    ("POST", "input"): {"text": "hello"},
+    ("POST", "resolve"): {"disposition": "declined"},
+    ("PATCH", "<message_id>"): {"position": 0},
+}
+
+
 def _routes(folder: Path, models: ModelServer) -> list[tuple[str, str]]:
     """Method and path of every route of the app."""
     app = create_app(Settings(_env_file=None, data_dir=folder, llm_base_url=models.url, auth_jwt_secret=SECRET))
@@ -43,7 +51,7 @@ def test_every_route_that_acts_on_a_run_refuses_strangers_and_those_without_a_to
         assert requests.request(method, server.url + path, timeout=PATIENCE_S).status_code == 401, f"{method} {rule}"
     for method, rule in of_a_run:
         path = rule.replace("<run_id>", run.id)
-        body = {"text": "hello"} if rule.endswith("/input") else {"position": 0} if method == "PATCH" else {}
+        body = BODIES.get((method, rule.rpartition("/")[2]), {})
         for nosy in (stranger, elsewhere, other_session):
             answer = nosy.request(method, path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), f"{method} {rule}"

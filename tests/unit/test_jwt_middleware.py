@@ -226,7 +226,17 @@ SCOPES = {
     "create_run": {"runs:create"},
     **{
         name: {"runs:create"}
-        for name in ("post_input", "resume_run", "regenerate_run", "roll_back_run", "import_session")
+        for name in (
+            "post_input",
+            "withdraw_message",
+            "move_message",
+            "resolve_interrupt",
+            "compact_run",
+            "resume_run",
+            "regenerate_run",
+            "roll_back_run",
+            "import_session",
+        )
     },
     "cancel_run": {"runs:create", "runs:stop"},
     "cancel_goal": {"runs:create", "runs:stop"},
@@ -242,6 +252,8 @@ SCOPES = {
             "get_plan",
             "get_receipts",
             "get_inbox",
+            "get_message",
+            "list_interrupts",
             "list_tools",
             "export_session",
         )

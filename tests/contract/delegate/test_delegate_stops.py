@@ -141,7 +141,7 @@ def test_work_of_a_sub_agent_that_never_listens_is_final_at_the_turns_end(
     ask = agent.ask
 
     def deaf(request: Any, asked: Any, port: Any) -> Reply:
-        if request.messages[-1]["content"] != "deaf":
+        if request().messages[-1]["content"] != "deaf":
             return ask(request, asked, port)
         switch.hold()
         return Reply(["LATE"])

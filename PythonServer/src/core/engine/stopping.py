@@ -25,6 +25,10 @@ T = TypeVar("T")
 STORE_TIMEOUT_S: Final = 15.0
 
 
+#: Seconds that the stop of a part waits for a turn that is being taken up from an earlier server.
+BACK_S: Final = 5.0
+
+
 class Decide(Protocol):
     """Has the writer make a decision; see :meth:`core.engine.embedded.Engine.decide`."""
 
@@ -176,6 +180,7 @@ class Stopping:
             raise RunIsOver()
         if turn is None or turn.scope.is_finished or (if_turn is not None and if_turn != turn.start.turn_id):
             raise TurnIsOver()
+        turn.wait_back(BACK_S)
         part = stop(turn)
         answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal.id, "call_id": part.call_id}
         if part.recorded is not None:

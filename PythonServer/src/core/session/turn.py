@@ -82,6 +82,8 @@ class Turn:
         self.logged_moves: set[tuple[str, GoalStatus]] = set()
         #: Around the lock of a plan: held while the plan comes to be shown.
         self.showing = threading.Lock()
+        # Set once its plan is shown.
+        self._is_back = threading.Event()
         #: Its plan was shown, in this server.
         self.has_plan = False
         #: How its tools delegate; set once there are agents to delegate to.
@@ -182,9 +184,20 @@ class Turn:
         return self.delegation.run(owner, run, goals, max_depth, max_goals)
 
     def has_goal(self, goal_id: str) -> bool:
-        """Whether its plan has that goal, delegated ones too."""
+        """Whether its plan has that goal, delegated ones too; True also while nobody can tell: it is being taken up."""
+        if self._is_coming_back:
+            return True
         plan = self.shown_plan
         return plan is not None and any(goal.id == goal_id for goal in plan.walk_all())
+
+    @property
+    def _is_coming_back(self) -> bool:
+        return self.start.is_revived and not self.has_plan
+
+    def wait_back(self, seconds: float) -> None:
+        """If it is being taken up from an earlier server: until its goals are here, or that long."""
+        if self._is_coming_back:
+            self._is_back.wait(seconds)
 
     def is_at_redirect_limit(self, goal_id: str | None) -> bool:
         """See :class:`core.session.messages.TurnAtWork`."""
@@ -231,8 +244,10 @@ class Turn:
             self._usage = revival.logged.usage
             self.questions.take_over(revival.asked)
             revival.restore(self, goals, agent_of)
+            self.scope.checkpoint()  # a stop that came meanwhile has not seen these goals: it is for the log to tell
         with self.showing:
             self.has_plan = self._is_plan_shown = True  # not before: a goal that is stopped must have all that hangs on it
+        self._is_back.set()
         if revival is None:
             self.publish_plan()
 
