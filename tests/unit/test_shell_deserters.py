@@ -252,7 +252,7 @@ def test_a_process_that_cannot_be_killed_is_called_abandoned_in_time(
     answer = call.stop()
 
     assert call.receipt() == (Outcome.ABANDONED, "a process could not be killed")
-    assert call.took_s < 1.8
+    assert call.took_s < 4  # it would never end, and is given up 1.5 s after the stop
     assert answer.interrupted
 
 
