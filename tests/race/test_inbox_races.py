@@ -126,7 +126,10 @@ def test_ten_stops_at_once_tell_the_same_and_the_policy_of_the_one_that_came_fir
     ids = [run.say(f"{number}")["message_id"] for number in range(3)]
     apis = [local.api() for _ in range(10)]
     policies = [list(LISTS)[number % 3] for number in range(10)]
-    told = in_threads(10, lambda number: apis[number].post(f"{run.path}/cancel", {"inbox": policies[number]})["inbox"])
+    with gate("turn.before_finish"):  # all ten are of this turn
+        told = in_threads(
+            10, lambda number: apis[number].post(f"{run.path}/cancel", {"inbox": policies[number]})["inbox"]
+        )
     policy = told[0]["policy"]
     assert told == [_fates(policy, **{LISTS[policy]: ids})] * 10
     run.wait_parked()

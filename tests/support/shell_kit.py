@@ -8,7 +8,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from core.cancellation import Cause, CauseWord, Level, Scope
 from core.tool.shell import Shell
 from core.tool.tool import ToolResult, ToolRun
 from tests.support.api_client import PATIENCE_S
+from tests.support.servers import wait_until
 
 STOP = Cause(CauseWord.USER, "the user pressed stop")
 _numbers = itertools.count(1)
@@ -85,9 +87,23 @@ def children() -> set[int]:
     return {pid for pid in pids if _read(pid, "stat").rpartition(b") ")[2].split()[1:2] == [own]}
 
 
-def descriptors() -> list[str]:
-    """What this process has open."""
-    return sorted(os.listdir("/proc/self/fd"), key=int)[:-1]  # without the folder itself
+def descriptors() -> dict[int, str]:
+    """What this process has open: of each number the file behind it."""
+    opened = {}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the folder itself, or another thread has closed it
+            opened[int(number)] = os.readlink(f"/proc/self/fd/{number}")
+    return opened
+
+
+@contextmanager
+def leaves_nothing() -> Iterator[None]:
+    """What is started or opened inside must be gone at the end; what was there before may have ended meanwhile."""
+    files, processes = descriptors(), children()
+    yield
+    assert children() <= processes
+    # In time: a thread of an earlier test may open and close something at this moment.
+    wait_until(lambda: descriptors().items() <= files.items(), "all that was opened is closed")
 
 
 def _wait_end(pid: int, deadline: float) -> bool:

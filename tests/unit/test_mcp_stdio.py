@@ -25,7 +25,7 @@ from core.tool.tool import ToolFailed
 from tests.support.api_client import PATIENCE_S
 from tests.support.mcp_kit import PROGRAM, McpCall, StandInLog, is_alive, mcp_servers, stdio_entry, wait_state
 from tests.support.servers import wait_until
-from tests.support.shell_kit import children, descriptors
+from tests.support.shell_kit import children, leaves_nothing
 
 #: Bounds of 2 s, on a machine that is shared.
 BOUND_S = 5.0
@@ -399,28 +399,25 @@ def test_a_close_is_bounded_and_tells_what_runs(tmp_path: Path, log: StandInLog)
 
 
 def test_a_close_while_a_session_is_being_ended_leaves_nothing(tmp_path: Path, log: StandInLog) -> None:
-    before = descriptors(), children()
-    with mcp_servers(tmp_path, output_cap=1024, one=stdio_entry(log)) as servers:
+    others = children()
+    with leaves_nothing(), mcp_servers(tmp_path, output_cap=1024, one=stdio_entry(log)) as servers:
         wait_state(servers, "ready")
         # Suspended, it does not end the server: so the end of the broken session takes its whole bound.
-        (supervisor,) = children() - before[1]
+        (supervisor,) = children() - others
         os.kill(supervisor, signal.SIGSTOP)
         with pytest.raises(ToolFailed, match="was lost while it worked"):
             McpCall(servers, "one__enormous").content()
         servers.close()
-    assert (descriptors(), children()) == before
     assert log.alive() == []
 
 
 def test_sessions_that_come_and_go_leave_no_descriptor_and_no_child(tmp_path: Path, log: StandInLog) -> None:
-    before = descriptors(), children()
-    with mcp_servers(tmp_path, one=stdio_entry(log)) as servers:
+    with leaves_nothing(), mcp_servers(tmp_path, one=stdio_entry(log)) as servers:
         wait_state(servers, "ready")
         for number in range(3):
             with pytest.raises(ToolFailed):
                 McpCall(servers, "one__die").content()
             assert McpCall(servers, "one__echo", text=str(number)).content() == str(number)
-    assert (descriptors(), children()) == before
 
 
 def test_servers_that_were_never_started_can_be_closed(tmp_path: Path, log: StandInLog) -> None:

@@ -14,7 +14,7 @@ from core.call import Outcome
 from core.tool import supervised, supervisor
 from core.tool.marked import kill_marked
 from tests.support.api_client import PATIENCE_S
-from tests.support.shell_kit import Mark, ShellBench, ShellCall, children, descriptors
+from tests.support.shell_kit import Mark, ShellBench, ShellCall, children, leaves_nothing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,10 +44,9 @@ DEAF = {
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[ShellBench]:
     bench = ShellBench(tmp_path)
-    before = descriptors(), children()
-    yield bench
-    assert bench.mark.alive() == []
-    assert (descriptors(), children()) == before
+    with leaves_nothing():
+        yield bench
+        assert bench.mark.alive() == []
 
 
 def marked(bench: ShellBench, command: str) -> str:

@@ -14,8 +14,8 @@ from core import gates
 from core.call import Outcome
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.tool.tool import ToolFailed, ToolRun
-from tests.support.servers import Gate, wait_until
-from tests.support.shell_kit import STOP, ShellBench, ShellCall, children, descriptors, in_threads
+from tests.support.servers import Gate
+from tests.support.shell_kit import STOP, ShellBench, ShellCall, children, descriptors, in_threads, leaves_nothing
 
 
 @pytest.fixture
@@ -124,14 +124,12 @@ def test_a_stop_after_the_end_finds_nothing_to_do(bench: ShellBench) -> None:
 def test_a_stop_that_comes_out_of_the_output_port_passes_and_leaves_nothing(bench: ShellBench) -> None:
     other = Scope.root()
     other.cancel(STOP)
-    before = descriptors(), children()
     run = ToolRun(Scope.root(), None, "shell", lambda *_: other.checkpoint())
 
-    with pytest.raises(Cancelled) as raised:
+    with leaves_nothing(), pytest.raises(Cancelled) as raised:
         bench.shell().run({"command": f"echo x; setsid sleep {bench.mark} & sleep {bench.mark}"}, run)
     assert raised.value.scope is other
     assert bench.mark.alive() == []
-    assert (descriptors(), children()) == before
 
 
 # -- what a call leaves behind ---------------------------------------------------------------
@@ -139,31 +137,31 @@ def test_a_stop_that_comes_out_of_the_output_port_passes_and_leaves_nothing(benc
 
 def test_fifty_calls_at_once_each_get_their_own_result_and_leave_nothing(bench: ShellBench) -> None:
     bench.run("true", timeout_ms=600_000)
-    before = descriptors(), children(), threading.active_count()
+    threads = threading.active_count()
     calls = [ShellCall(bench.shell(), f"echo {number}; (sleep {bench.mark} &); exit {number}") for number in range(50)]
-    for call in calls:
-        call.start()
-    answers = [call.answer() for call in calls]
+    with leaves_nothing():
+        for call in calls:
+            call.start()
+        answers = [call.answer() for call in calls]
 
     assert [(answer.stdout, answer.exit_code) for answer in answers] == [(f"{n}\n", n) for n in range(50)]
     assert bench.mark.alive() == []
-    assert (descriptors(), children()) == before[:2]
-    assert threading.active_count() <= before[2]  # idle threads of earlier tests may have ended meanwhile
+    assert threading.active_count() <= threads  # idle threads of earlier tests may have ended meanwhile
 
 
 def test_fifty_calls_that_are_stopped_at_once_leave_nothing(bench: ShellBench) -> None:
     bench.run("true", timeout_ms=600_000)
-    before = descriptors(), children(), threading.active_count()
-    calls = [bench.start(f"sleep {bench.mark} & echo ready; sleep {bench.mark}") for _ in range(50)]
-    for call in calls:
-        call.wait_said("ready")
-    for call in calls:
-        call.request_stop()
+    threads = threading.active_count()
+    with leaves_nothing():
+        calls = [bench.start(f"sleep {bench.mark} & echo ready; sleep {bench.mark}") for _ in range(50)]
+        for call in calls:
+            call.wait_said("ready")
+        for call in calls:
+            call.request_stop()
+        assert all(call.answer().interrupted for call in calls)
 
-    assert all(call.answer().interrupted for call in calls)
     assert bench.mark.alive() == []
-    assert (descriptors(), children()) == before[:2]
-    assert threading.active_count() <= before[2]  # idle threads of earlier tests may have ended meanwhile
+    assert threading.active_count() <= threads  # idle threads of earlier tests may have ended meanwhile
 
 
 def test_it_works_with_descriptors_above_1024(bench: ShellBench) -> None:
@@ -185,24 +183,22 @@ def test_it_works_with_descriptors_above_1024(bench: ShellBench) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="subprocess itself leaves pipes open there when it runs out")
 def test_without_a_free_descriptor_it_fails_in_words_and_leaves_none_open(bench: ShellBench) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = descriptors()
     for spare in range(14):
         # The next call finds this many free descriptors: it fails at another line each time, and at last not at all.
         call = ShellCall(bench.shell(), "echo ok")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_limit(spare), hard))
-        try:
-            call.start().wait_end()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with leaves_nothing():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free_limit(spare), hard))
+            try:
+                call.start().wait_end()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert call.error is None or isinstance(call.error, ToolFailed), call.error
         assert call.error is not None or call.answer().stdout == "ok\n"
-        # In time: a thread of an earlier test may open and close something at this moment.
-        wait_until(lambda: set(descriptors()) <= set(before), "all that was opened is closed")
     assert call.error is None
 
 
 def _lowest_free_limit(spare: int) -> int:
     """The file limit that leaves ``spare`` descriptors."""
-    taken = {int(number) for number in descriptors()}
+    taken = descriptors()
     free = [number for number in range(max(taken) + 20) if number not in taken]
     return free[spare]
