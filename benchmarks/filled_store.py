@@ -10,7 +10,7 @@ from core.events import Event, EventType
 from core.session.access import Caller
 from core.session.records import NewRun, TurnOutcome, TurnStart
 from core.session.starts import start_run
-from core.session.turns import end_turn
+from core.session.turn_end import end_turn
 from core.store.database import open_database
 from core.store.feed import FeedHub
 from core.store.writer import Writer

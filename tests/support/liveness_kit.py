@@ -1,4 +1,4 @@
-"""What the tests of the watchdog share: a clock that the test moves, and a lock that parks whoever strikes."""
+"""What the tests of the watchdog share: a clock that the test moves, a lock that parks whoever strikes, what came of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import heapq
 import itertools
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import pytest
 
+from core.cancellation import Cause, CauseWord
 from core.clock import Alarm
 from core.session import liveness
 from core.session.liveness import Activity
 from tests.support.api_client import PATIENCE_S
 from tests.support.race_kit import Switch
+from tests.support.servers import LocalServer
+
+#: Of each turn, so also of the message with which the five checks end: that must never be silent for so long.
+LIMIT_MS = 1500
+IDLE = Cause(CauseWord.LIVENESS, f"no progress for {LIMIT_MS} ms")
 
 
 class HandClock:
@@ -106,3 +112,20 @@ class ParkingLock:
     def __exit__(self, *_: object) -> None:
         self._inner.release()
         self._park("after")
+
+
+@contextmanager
+def noting_strikes(local: LocalServer) -> Iterator[list[bool]]:
+    """What became of each strike: False for a void one."""
+    stopping, seen = local.main.engine.stopping, []
+    stop_if = stopping.stop_if
+
+    def noting(*asked: Any) -> bool:
+        seen.append(stop_if(*asked))
+        return seen[-1]
+
+    stopping.stop_if = noting  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        stopping.stop_if = stop_if  # type: ignore[method-assign]

@@ -22,6 +22,8 @@ from tests.support.servers import wait_until
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
 STOP = Cause(CauseWord.USER, "the user pressed stop")
+#: Bounds of 2 s, on a machine that is shared.
+BOUND_S = 5.0
 
 
 class StandInLog:

@@ -26,6 +26,15 @@ def _same(expected: Expected) -> Mapping[str, Expected]:
     return dict.fromkeys(("queue", "steer", "redirect", "interrupt"), expected)
 
 
+@contextmanager
+def _held_at(world: World, point: str) -> Iterator[Run]:
+    """A run that is answered at once, held at that point."""
+    with gate(point) as reached:
+        run = world.api.start(say_done(world.key))
+        reached.wait_reached()
+        yield run
+
+
 class Parked(Moment):
     """Nothing runs."""
 
@@ -54,9 +63,7 @@ class NotBegun(Moment):
     @contextmanager
     def held(self, world: World, mode: str) -> Iterator[Run]:
         """See :class:`Moment`."""
-        with gate("engine.claimed") as claimed:
-            run = world.api.start(say_done(world.key))
-            claimed.wait_reached()
+        with _held_at(world, "engine.claimed") as run:
             assert run.state == "queued"
             yield run
 
@@ -120,9 +127,7 @@ class _Answering(Moment):
             self._wait_answering(world, run)
             yield run
             return
-        with gate(self.gate) as answering:
-            run = world.api.start(say_done(world.key))
-            answering.wait_reached()
+        with _held_at(world, self.gate) as run:
             yield run
 
     def _endless_line(self, world: World) -> str:
@@ -338,9 +343,7 @@ class Ended(Moment):
     @contextmanager
     def held(self, world: World, mode: str) -> Iterator[Run]:
         """See :class:`Moment`."""
-        with gate("engine.after_final_write") as ended:
-            run = world.api.start(say_done(world.key))
-            ended.wait_reached()
+        with _held_at(world, "engine.after_final_write") as run:
             yield run
 
 

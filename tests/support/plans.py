@@ -51,6 +51,11 @@ def all_events(run: Run) -> list[dict[str, Any]]:
     return run.events(lambda event: event["seq"] == last)
 
 
+def stop_causes(run: Run) -> list[str]:
+    """The cause of each stop in the log of a run that waits or is over."""
+    return [event["cause"] for event in all_events(run) if event["type"] == "stop_requested"]
+
+
 def delivered_up_to(run: Run, last: str) -> list[str]:
     """Ids of the delivered messages in order, up to this one."""
     events = run.events(lambda event: event["type"] == "message_delivered" and event["message_id"] == last)

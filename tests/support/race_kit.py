@@ -13,8 +13,9 @@ from core.engine.call_pool import CallPool
 from core.errors import StoreError
 from core.plan.goal import Goal
 from core.plan.plan import Plan
+from core.session.turn import Turn
 from core.store.writer import Writer
-from tests.support.api_client import PATIENCE_S
+from tests.support.api_client import PATIENCE_S, Run
 from tests.support.servers import LocalServer, wait_until
 
 T = TypeVar("T")
@@ -102,6 +103,13 @@ class AskedAgent:
     def has_requests_to_ask(self, owner: object) -> bool:
         """See :class:`core.plan.goal.GoalAgent`."""
         return True
+
+
+def turn_of(server: LocalServer, run: Run) -> Turn:
+    """The turn of a run that is at work."""
+    turn = server.main.engine.live_turn(run.id)
+    assert turn is not None
+    return turn
 
 
 def requests_of(agent: Agent) -> list[str]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from core.settings import Settings
 from tests.support.api_client import PATIENCE_S, SECRET, Api, make_token
 
 REMOTE_TOKEN = "the-remote-session-api-token"
+
+#: Ends a server and starts the next one.
+Restart = Callable[[], None]
 
 
 class ServerProcess:

@@ -12,7 +12,9 @@ from core.cancellation import Cause, CauseWord
 from core.errors import ServerError
 from core.session.queries import inbox
 from core.session.records import StopOrder, StopRecord, TurnOutcome, TurnStart
-from core.session.turns import begin_turn, end_turn, request_stop
+from core.session.stop_moves import request_stop
+from core.session.turn_end import end_turn
+from core.session.turns import begin_turn
 from tests.support.core_kit import ALICE, Store, User, send
 
 STOP = StopOrder(Cause(CauseWord.USER, "enough"))

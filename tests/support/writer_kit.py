@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from core.events import Event, EventType
 from core.session.records import TurnOutcome, TurnStart
-from core.session.turns import end_turn
+from core.session.turn_end import end_turn
 from core.store.commit import Transaction
 from core.store.feed import StoredEvent
 from core.store.tables import sessions

@@ -16,9 +16,11 @@ from core.session.compacting import commit
 from core.session.compaction import Compaction, compacted, find_cut, read_in_force, shortened, tokens_of
 from core.session.compaction_moves import start_compaction
 from core.session.records import StopOrder, TurnOutcome, TurnStart
+from core.session.stop_moves import note_stop
 from core.session.summary import INSTRUCTIONS, read_summary, summary_messages
 from core.session.transcript import request_messages
-from core.session.turns import begin_turn, end_turn, note_stop
+from core.session.turn_end import end_turn
+from core.session.turns import begin_turn
 from core.store.commit import Transaction
 from core.store.tables import compactions
 from tests.support.causes import USER

@@ -10,7 +10,8 @@ from core.cancellation import Cause, CauseWord
 from core.errors import RunIsOver
 from core.session import inbox, queries
 from core.session.records import StopOrder, TurnStart
-from core.session.turns import begin_turn, read_fates
+from core.session.stop_moves import read_fates
+from core.session.turns import begin_turn
 from tests.support.core_kit import Store
 from tests.support.store_moves_kit import (
     STOP,

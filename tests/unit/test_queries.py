@@ -21,8 +21,10 @@ from core.session import queries
 from core.session.access import find_run, find_session
 from core.session.records import StopOrder, TurnOutcome
 from core.session.run_state import OPEN, TERMINAL, RunState
+from core.session.stop_moves import request_stop
 from core.session.turn import Turn
-from core.session.turns import begin_turn, end_turn, request_stop
+from core.session.turn_end import end_turn
+from core.session.turns import begin_turn
 from core.store.tables import IS_LIVE, IS_OPEN, events, turns
 from tests.support.api_client import PATIENCE_S
 from tests.support.core_kit import ALICE, BOB, Store, Turns, User, open_store, send

@@ -23,9 +23,10 @@ from core.session import queries
 from core.session.records import StopOrder, TurnStart
 from core.session.said import turn_messages
 from core.session.said_log import read_said
+from core.session.stop_moves import request_stop
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
-from core.session.turns import begin_turn, request_stop
+from core.session.turns import begin_turn
 from core.store.tables import turns
 from tests.support.api_client import PATIENCE_S
 from tests.support.core_kit import Store, Turns, open_store, send, wait_set

@@ -19,7 +19,8 @@ from core.plan.plan import Plan
 from core.session.records import StopOrder, TurnOutcome
 from core.session.said import placeholder, said_by, turn_messages
 from core.session.transcript import read_transcript, request_messages, results_for
-from core.session.turns import begin_turn, end_turn
+from core.session.turn_end import end_turn
+from core.session.turns import begin_turn
 from tests.support.core_kit import Store, build_plan, open_store, send, what_was_said
 
 

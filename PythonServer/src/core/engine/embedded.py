@@ -31,7 +31,8 @@ from core.session.liveness import Watchdog
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.surviving import leave
 from core.session.turn import Turn
-from core.session.turns import begin_turn, end_turn
+from core.session.turn_end import end_turn
+from core.session.turns import begin_turn
 from core.store.commit import Transaction
 from core.store.writer import Writer
 

@@ -12,7 +12,8 @@ from core.session.from_log import outcome_in_log
 from core.session.records import StopOrder, TurnStart
 from core.session.run_state import RunState
 from core.session.surviving import was_waiting_for_answers
-from core.session.turns import end_turn, read_turn, start_of
+from core.session.turn_end import end_turn
+from core.session.turns import read_turn, start_of
 from core.store.commit import Transaction
 from core.store.tables import IS_OPEN, runs
 from core.store.writer import Writer

@@ -15,8 +15,9 @@ from core.gates import pause_at
 from core.session.parts import PartStop
 from core.session.records import StopOrder
 from core.session.run_state import TERMINAL, RunState
+from core.session.stop_moves import check_stop, read_fates, request_stop
 from core.session.turn import Turn
-from core.session.turns import check_stop, read_fates, read_run, request_stop
+from core.session.turns import read_run
 from core.store.commit import Transaction
 
 T = TypeVar("T")

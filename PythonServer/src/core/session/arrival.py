@@ -16,7 +16,7 @@ from core.session.access import Caller, find_session
 from core.session.portable import MessageLine, PastGoal, SessionLine, TurnLine
 from core.session.run_state import RunState
 from core.session.said import turn_messages
-from core.session.turns import TURN_END
+from core.session.turn_end import TURN_END
 from core.store.commit import Transaction
 from core.store.tables import messages, runs, sessions, turns
 

@@ -15,7 +15,8 @@ from core.session.questions import questions_of_turn, was_told
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.said import close_calls, turn_messages, with_earlier
 from core.session.said_log import read_said, said_before
-from core.session.turns import end_turn, read_turn
+from core.session.turn_end import end_turn
+from core.session.turns import read_turn
 from core.store.commit import Transaction
 
 

@@ -16,7 +16,9 @@ from core.session.delivery import STEERING, Letter
 from core.session.inbox import add_message, check_room, find_duplicate, put_at, release_held, take_next
 from core.session.records import NewMessage, StopOrder, TurnStart
 from core.session.run_state import TERMINAL, RunState
-from core.session.turns import mark_delivered, move_run, note_stop, open_turn
+from core.session.stop_moves import note_stop
+from core.session.turn_end import mark_delivered
+from core.session.turns import move_run, open_turn
 from core.store.commit import Transaction
 
 

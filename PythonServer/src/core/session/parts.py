@@ -15,7 +15,7 @@ from core.gates import pause_at
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 from core.session.receipt import Stock
-from core.session.turns import note_part_stop
+from core.session.stop_moves import note_part_stop
 from core.tool.tool import ToolRun
 
 if TYPE_CHECKING:

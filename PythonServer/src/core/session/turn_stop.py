@@ -16,7 +16,7 @@ from core.gates import pause_at
 from core.plan.goal import Goal
 from core.session.receipt import Stock
 from core.session.records import StopOrder, StopRecord
-from core.session.turns import note_stop
+from core.session.stop_moves import note_stop
 from core.store.commit import Transaction
 from core.switching import keep_interpreter
 
