@@ -8,7 +8,7 @@ import pytest
 from tests.support.api_client import Api
 from tests.support.launched import Launch, Launched
 from tests.support.model_server import ModelServer
-from tests.support.servers import ServerProcess
+from tests.support.servers import Restart, ServerProcess
 
 
 @pytest.fixture(params=["server", "openai_server"])
@@ -36,6 +36,24 @@ def own_shell(models: ModelServer, tmp_path: Path) -> Iterator[ServerProcess]:
     """A server with the shell that the test may end."""
     with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="shell") as process:
         yield process
+
+
+@pytest.fixture
+def own_asking(models: ModelServer, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server whose agents may ask, and that the test may end."""
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="ask_user,delegate,shell") as process:
+        yield process
+
+
+@pytest.fixture(params=["kill", "terminate"])
+def restart(own_asking: ServerProcess, request: pytest.FixtureRequest) -> Restart:
+    """Each way in which the server whose agents may ask goes."""
+
+    def end_and_start() -> None:
+        getattr(own_asking, request.param)()
+        own_asking.start()
+
+    return end_and_start
 
 
 @pytest.fixture(scope="session")

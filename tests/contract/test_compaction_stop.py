@@ -1,6 +1,7 @@
 """A compaction that is stopped, fails or is lost has changed nothing; what comes meanwhile does not disturb it."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -136,30 +137,28 @@ def test_a_summary_that_fails_fails_its_turn_and_changes_nothing(
 def test_a_server_that_is_killed_while_it_compacts_parks_the_run_and_has_changed_nothing(
     own: ServerProcess, models: ModelServer, key: str, on_server_lost: str
 ) -> None:
-    run, turn_id = _start_compacting(own.api(key), models, key, on_server_lost=on_server_lost)
-    before = run.transcript()
-    own.kill()
-    own.start()
-    run = seen_at(own, run)
-    assert run.wait_parked() == "awaiting_input"
-    (end,) = of_type(run, "turn_cancelled")
-    assert (end["turn_id"], end["cause"], end["messages"]) == (turn_id, "server_lost", [])
-    assert of_type(run, "turn_resumed") == []
-    _check_unchanged(run, models, key, before)
+    _check_server_gone(own, models, key, on_server_lost, own.kill, "server_lost")
 
 
 @pytest.mark.parametrize("on_server_lost", ["park", "resume"])
 def test_a_shutdown_while_it_compacts_parks_the_run_and_has_changed_nothing(
     own: ServerProcess, models: ModelServer, key: str, on_server_lost: str
 ) -> None:
+    _check_server_gone(own, models, key, on_server_lost, own.terminate, "shutdown")
+
+
+def _check_server_gone(
+    own: ServerProcess, models: ModelServer, key: str, on_server_lost: str, end: Callable[[], object], cause: str
+) -> None:
     run, turn_id = _start_compacting(own.api(key), models, key, on_server_lost=on_server_lost)
     before = run.transcript()
-    own.terminate()
+    end()
     own.start()
     run = seen_at(own, run)
     assert run.wait_parked() == "awaiting_input"
-    (end,) = of_type(run, "turn_cancelled")
-    assert (end["turn_id"], end["cause"]) == (turn_id, "shutdown")
+    (cancelled,) = of_type(run, "turn_cancelled")
+    assert (cancelled["turn_id"], cancelled["cause"], cancelled["messages"]) == (turn_id, cause, [])
+    assert of_type(run, "turn_resumed") == []
     _check_unchanged(run, models, key, before)
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from tests.support.api_client import Api, Run
 from tests.support.five_checks import five_checks
+from tests.support.liveness_kit import LIMIT_MS
 from tests.support.model_server import ModelServer, script
-from tests.support.plans import all_events, goal, start_plan, start_silent
+from tests.support.plans import all_events, goal, start_plan, start_silent, stop_causes
 from tests.support.servers import ServerProcess
 
-#: Of each turn, so also of the message with which the five checks end: that must never be silent for so long.
-LIMIT_MS = 1500
 #: Between two signs of life, and as many of them as last for much longer than the limit.
 GAP_MS, SIGNS = 150, 25
 
@@ -28,10 +27,6 @@ def _shell(key: str, command: str) -> str:
     return script("toolcall", name=["shell"], arguments=[arguments.replace(" ", "\\u0020")], tokens=2, key=key)
 
 
-def _causes(run: Run) -> list[str]:
-    return [event["cause"] for event in all_events(run) if event["type"] == "stop_requested"]
-
-
 def _seconds(event: dict[str, Any]) -> float:
     return datetime.fromisoformat(event["at"]).timestamp()
 
@@ -39,7 +34,7 @@ def _seconds(event: dict[str, Any]) -> float:
 def _check_stopped(run: Run, limit_ms: int = LIMIT_MS) -> None:
     end = run.wait_event("turn_cancelled")
     assert (end["cause"], end["reason"]) == ("liveness", f"no progress for {limit_ms} ms")
-    assert _causes(run) == ["liveness"]
+    assert stop_causes(run) == ["liveness"]
     events = all_events(run)
     stop = next(event for event in events if event["type"] == "stop_requested")
     before = next(event for event in reversed(events) if event["seq"] < stop["seq"])
@@ -50,7 +45,7 @@ def _check_completed(run: Run, longer_than_ms: float = LIMIT_MS) -> None:
     """It came to its end, though it took longer than the limit: the test would tell nothing else."""
     assert run.wait_parked() == "awaiting_input"
     end = run.wait_event("turn_completed")
-    assert _causes(run) == []
+    assert stop_causes(run) == []
     assert _seconds(end) - _seconds(run.wait_event("turn_started")) > longer_than_ms / 1000
 
 
@@ -118,7 +113,7 @@ def test_a_batch_run_ends(api: Api, models: ModelServer, key: str) -> None:
     assert [(event["type"], event["cause"]) for event in run.events()[-2:]] == [
         ("turn_cancelled", "liveness"), ("run_cancelled", "liveness"),
     ]  # fmt: skip
-    assert _causes(run) == ["liveness"]
+    assert stop_causes(run) == ["liveness"]
     five_checks(run, models, key, is_batch=True)
 
 

@@ -8,7 +8,9 @@ import pytest
 from core.cancellation import Cause, CauseWord
 from core.engine.recovery import settle_lost_turns
 from core.session.records import StopOrder, TurnOutcome
-from core.session.turns import MAX_LOSSES, begin_turn, end_turn, request_stop
+from core.session.stop_moves import request_stop
+from core.session.turn_end import MAX_LOSSES, end_turn
+from core.session.turns import begin_turn
 from tests.support.core_kit import Store, open_store
 from tests.support.five_checks import five_checks
 from tests.support.going_back import HalfDone, of_type

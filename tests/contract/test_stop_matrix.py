@@ -104,7 +104,7 @@ def test_no_square_of_the_matrix_is_forgotten() -> None:
 def test_every_provider_and_every_tool_of_the_server_has_a_row() -> None:
     providers = get_args(Settings.model_fields["llm_provider"].annotation)
     assert {kind.provider for kind in KINDS} == set(providers)
-    # A question outlives a shutdown, so it has a table of its own: test_question_stops.py and test_question_restarts.py.
+    # A question outlives a shutdown, so it has tables of its own: test_question_*.py.
     assert set(BUILT_IN) - {"ask_user"} <= set(ALL_TOOLS)
 
 

@@ -20,7 +20,7 @@ from tests.support.mcp_kit import results_of, wait_ready
 from tests.support.model_server import ModelServer
 from tests.support.own_tools import stages
 from tests.support.part_stops import cancel_call, cancel_goal, events_now
-from tests.support.plans import all_events, say_done, seen_at
+from tests.support.plans import all_events, say_done, seen_at, stop_causes
 from tests.support.race_kit import check_nothing_left
 from tests.support.raw_server import PATIENCE_S, RawServer
 from tests.support.servers import LocalServer, ServerProcess, gate
@@ -91,10 +91,6 @@ def _beside(world: World, letter: str) -> World:
     return replace(world, key=f"{world.key}-{letter}", raw=None)
 
 
-def _stops_of(run: Run) -> list[str]:
-    return [event["cause"] for event in of_type(run, "stop_requested")]
-
-
 def _stop(world: World, run: Run, kind: ToolKind, **fields: Any) -> None:
     """The stop, and that it has found the tool at work and ended it."""
     answer = run.cancel(**WAIT, **fields)
@@ -131,7 +127,7 @@ def test_ten_stops_at_once_get_one_receipt_and_are_recorded_as_one(world: World,
     assert [each["receipt"] for each in answers] == [answers[0]["receipt"]] * 10
     for api in apis:
         api.close()
-    assert _stops_of(run) == ["user"]
+    assert stop_causes(run) == ["user"]
     assert len(run.api.get(f"{run.path}/receipts")["receipts"]) == 1
     five_checks(run, world.models, world.key)
 
@@ -159,7 +155,7 @@ def test_after_one_stop_twenty_turns_come_to_their_end_and_stops_in_between_find
         before = all_events(run), run.transcript(), run.view()
         assert run.cancel(**WAIT)["stopped"] is False
         assert (all_events(run), run.transcript(), run.view()) == before
-    assert _stops_of(run) == ["user"]
+    assert stop_causes(run) == ["user"]
     assert [message["turn_id"] for message in before[1] if message.get("stopped")] == [run.first_turn]
     kind.row.let_go(world, kind.phase)
     five_checks(run, world.models, world.key)
@@ -179,7 +175,7 @@ def test_a_stop_that_names_the_turn_before_leaves_the_tool_of_the_next_one_at_wo
         assert [each["code"] for each in refused] == ["turn_is_over"] * 3
         assert turn.state == "running"
         _stop(other, turn, kind, if_turn=turn.first_turn)  # what was at work until now
-    assert _stops_of(run) == ["user", "user"]
+    assert stop_causes(run) == ["user", "user"]
     for each in (world, other):
         kind.row.let_go(each, kind.phase)
     five_checks(run, world.models, other.key)
@@ -197,7 +193,7 @@ def test_somebody_else_finds_nothing_to_stop(world: World, kind: ToolKind) -> No
         assert run.state == "running"
         _stop(world, run, kind)  # what was at work until now
         bob.api.close()
-    assert _stops_of(run) == ["user"]
+    assert stop_causes(run) == ["user"]
     kind.row.let_go(world, kind.phase)
     five_checks(run, world.models, world.key)
 
@@ -212,7 +208,7 @@ def test_the_tool_goes_on_when_its_reader_hangs_up(far: World, kind: ToolKind) -
         reader.hang_up()
         assert run.state == "running"
         _stop(far, run, kind)  # what was at work until now
-    assert _stops_of(run) == ["user"]
+    assert stop_causes(run) == ["user"]
     five_checks(run, far.models, far.key)
 
 
@@ -226,7 +222,7 @@ def test_the_tool_is_stopped_when_its_reader_hangs_up_and_that_was_asked_for(far
         (end,) = of_type(run, "turn_cancelled")
         assert end["cause"] == "client_gone"
         kind.check_ended(far, run, GONE, end["receipt"])
-    assert (_stops_of(run), far.model_calls()) == (["client_gone"], calls)
+    assert (stop_causes(run), far.model_calls()) == (["client_gone"], calls)
     five_checks(run, far.models, far.key)
 
 

@@ -20,7 +20,7 @@ from tests.support.core_kit import User
 from tests.support.five_checks import TURN_ENDS, five_checks
 from tests.support.going_back import NOTE, of_type, system_of
 from tests.support.model_server import ModelServer, script
-from tests.support.race_kit import Later, break_store
+from tests.support.race_kit import Later, break_store, turn_of
 from tests.support.servers import LocalServer, gate, wait_until
 
 #: The events whose order is the point.
@@ -75,8 +75,7 @@ def test_a_stop_while_the_commit_is_being_written_waits_for_it(
     with gate("compaction.committing") as committing:
         turn_id = ask_compact(run)["turn_id"]
         committing.wait_reached()
-        turn = local.main.engine.live_turn(run.id)
-        assert turn is not None
+        turn = turn_of(local, run)
         stop = Later(lambda: _stop(run, how))
         wait_until(lambda: turn.scope.is_stopped, "the stop")
         assert not stop.is_done  # what is not durable is not answered
@@ -144,8 +143,7 @@ def test_the_protection_window_is_open_from_the_request_for_the_summary_until_th
     with gate("agent.before_request") as asking, gate("compaction.committing") as committing:
         ask_compact(run)
         asking.wait_reached()
-        turn = local.main.engine.live_turn(run.id)
-        assert turn is not None
+        turn = turn_of(local, run)
         assert turn.is_protected
         asking.open()
         committing.wait_reached()

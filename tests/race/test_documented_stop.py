@@ -19,7 +19,7 @@ from tests.support.api_client import PATIENCE_S
 from tests.support.five_checks import five_checks
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import goal, start_plan, start_silent, start_streaming
-from tests.support.race_kit import Later
+from tests.support.race_kit import Later, turn_of
 from tests.support.servers import REMOTE_TOKEN, LocalServer, gate
 
 SOURCES = Path(__file__).parents[2] / "PythonServer" / "src"
@@ -236,8 +236,7 @@ def test_a_new_plan_starts_with_a_clear_flag(local: LocalServer, models: ModelSe
     with gate("chatbot.before_planning") as planning:
         run.say(script("strict", key=key))
         planning.wait_reached()
-        turn = local.main.engine.live_turn(run.id)
-        assert turn is not None
+        turn = turn_of(local, run)
         with turn.scope.entered():
             assert (plan_is_stopped[0], is_stopped()) == (False, False)
     assert run.wait_parked() == "awaiting_input"

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from core.errors import StoreError
-from tests.support.api_client import Api, Run
+from tests.support.api_client import Run
 from tests.support.five_checks import five_checks
 from tests.support.going_back import of_type
 from tests.support.model_server import ModelServer
 from tests.support.part_stops import cancel_call, cancel_goal, outcomes
-from tests.support.plans import goal, start_plan
+from tests.support.plans import goal, seen_at, start_plan
 from tests.support.questions import answer, ask_line, decline, interrupts, results, wait_question, wait_questions
 from tests.support.race_kit import Later, break_store, check_nothing_left
 from tests.support.servers import LocalServer, gate
@@ -30,15 +30,14 @@ ROUNDS = [60, pytest.param(500, marks=pytest.mark.slow)]
 @pytest.fixture
 def local(models: ModelServer, tmp_path: Path) -> Iterator[LocalServer]:
     """A server in this process whose agents may ask; afterwards nothing may be left in it."""
-    with LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as server:
+    with _asking(tmp_path, models) as server:
         yield server
         check_nothing_left(server)
 
 
-def _other(run: Run) -> Run:
-    """The same over connections of its own."""
-    about = {"run_id": run.id, "session_id": run.session_id, "turn_id": run.first_turn}
-    return Run(Api(run.api.url, run.api.token), about)
+def _asking(folder: Path, models: ModelServer) -> LocalServer:
+    """A server in this process whose agents may ask."""
+    return LocalServer(folder, models.url, tools_allowed=("ask_user",))
 
 
 def _is_look(decide: Any) -> bool:
@@ -76,7 +75,7 @@ def test_an_answer_that_comes_just_after_the_stop_is_refused_and_not_in_the_tran
     run = local.api().start(ask_line(key, "Which?"))
     question = wait_question(run)
     with gate("answering.before_decision") as answering, gate("turn.before_finish") as unwinding:
-        late = Later(lambda: answer(_other(run), question, "this", 409))
+        late = Later(lambda: answer(seen_at(local, run), question, "this", 409))
         answering.wait_reached()
         run.cancel()
         unwinding.wait_reached()
@@ -139,7 +138,7 @@ def test_a_question_that_is_asked_behind_the_stop_of_its_part_is_withdrawn(
         if _is_look(decide):
             looks.append(decide)
             if len(looks) == 1:  # the stop is recorded now, and then the question, by a thread that has not seen the stop
-                _stop_part(_other(run), part)
+                _stop_part(seen_at(local, run), part)
         return transact(decide)
 
     with gate("tool_batch.before_tools") as before:
@@ -252,7 +251,7 @@ def test_a_stop_while_the_store_is_broken_ends_the_wait_all_the_same(
 def test_an_answer_at_the_moment_of_a_shutdown_is_taken_up_by_the_next_server(
     models: ModelServer, key: str, tmp_path: Path
 ) -> None:
-    with LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as server:
+    with _asking(tmp_path, models) as server:
         run = server.api().start(ask_line(key, "Which?"))
         question = wait_question(run)
         with gate("asking.before_look") as looking:
@@ -268,7 +267,7 @@ def test_an_answer_at_the_moment_of_a_shutdown_is_taken_up_by_the_next_server(
 def test_an_answer_after_the_turns_were_left_is_taken_up_by_the_next_server(
     models: ModelServer, key: str, tmp_path: Path
 ) -> None:
-    with LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as server:
+    with _asking(tmp_path, models) as server:
         run = server.api().start(ask_line(key, "Which?"))
         question = wait_question(run)
         server.main.engine.shut_down()
@@ -280,9 +279,8 @@ def test_an_answer_after_the_turns_were_left_is_taken_up_by_the_next_server(
 
 
 def _check_taken_up(models: ModelServer, key: str, folder: Path, run: Run, result: str) -> None:
-    with LocalServer(folder, models.url, tools_allowed=("ask_user",)) as server:
-        about = {"run_id": run.id, "session_id": run.session_id, "turn_id": run.first_turn}
-        run = Run(server.api(), about)
+    with _asking(folder, models) as server:
+        run = seen_at(server, run)
         assert run.wait_parked() == "awaiting_input"
         assert results(run) == [result]
         assert run.view()["turn_id"] == run.first_turn
@@ -292,18 +290,18 @@ def _check_taken_up(models: ModelServer, key: str, folder: Path, run: Run, resul
 def test_a_stop_after_the_turns_were_left_is_found_by_the_next_server(
     models: ModelServer, key: str, tmp_path: Path
 ) -> None:
-    with LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as server:
+    with _asking(tmp_path, models) as server:
         run = server.api().start(ask_line(key, "Which?"))
         question = wait_question(run)
         with gate("engine.before_stop") as stopping:
-            stop = Later(lambda: _other(run).cancel(reason="enough"))
+            stop = Later(lambda: seen_at(server, run).cancel(reason="enough"))
             stopping.wait_reached()  # it has found the turn, which is left just now
             server.main.engine.shut_down()
             stopping.open()
             assert (stop.result()["stopped"], stop.result()["state"]) == (True, "stopping")
         assert answer(run, question, "late", 409)["cause"] == "user"
-    with LocalServer(tmp_path, models.url, tools_allowed=("ask_user",)) as server:
-        run = Run(server.api(), {"run_id": run.id, "session_id": run.session_id, "turn_id": run.first_turn})
+    with _asking(tmp_path, models) as server:
+        run = seen_at(server, run)
         assert run.state == "awaiting_input"
         (end,) = of_type(run, "turn_cancelled")
         assert (end["cause"], end["reason"]) == ("user", "enough")
@@ -322,7 +320,7 @@ def test_of_an_answer_and_a_stop_at_once_each_is_told_the_truth(
     for number in range(rounds):
         if number % BLOCK == 0:
             run = local.api().start(ask_line(key, "0?"))
-            other, seen = _other(run), 0
+            other, seen = seen_at(local, run), 0
         question = wait_question(run, after=seen)
         barrier, offset, text = threading.Barrier(2), rng.uniform(-0.002, 0.002), f"answer {number}"
         answering = Later(partial(_send, other, question, text, barrier, offset))
@@ -372,7 +370,7 @@ def test_of_an_answer_and_the_end_of_its_time_at_once_one_is_true(
     for number in range(rounds):
         if number % BLOCK == 0:
             run = local.api().start(line)
-            other, seen = _other(run), 0
+            other, seen = seen_at(local, run), 0
         asked = wait_questions(run, after=seen)[0]
         due = time.monotonic() + timeout_s - 0.003 + rng.uniform(-0.012, 0.006)
         path, text = f"{other.path}/interrupts/{asked['interrupt_id']}/resolve", f"answer {number}"

@@ -9,7 +9,7 @@ from tests.support.api_client import Api, Run, in_threads
 from tests.support.five_checks import TURN_ENDS, five_checks
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import start_silent
-from tests.support.race_kit import Later
+from tests.support.race_kit import Later, turn_of
 from tests.support.servers import LocalServer, gate, wait_until
 
 
@@ -317,8 +317,7 @@ def test_a_stop_that_comes_after_the_scope_has_finished_waits_for_the_first_ones
     local: LocalServer, models: ModelServer, key: str
 ) -> None:
     run = start_silent(local.api(), models, key)
-    turn = local.main.engine.live_turn(run.id)
-    assert turn is not None
+    turn = turn_of(local, run)
     with gate("turn.requests_cancelled") as before_receipt:
         first = Later(lambda: local.api().post(f"{run.path}/cancel"))
         before_receipt.wait_reached()

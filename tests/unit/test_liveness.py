@@ -46,6 +46,14 @@ def generation_of(activity: Activity) -> int:
     return found[1]
 
 
+def check_strikes_after(seconds: float, clock: HandClock, strikes: Strikes) -> None:
+    """Quiet until that time is up, and then a strike."""
+    clock.move(seconds - 1)
+    assert strikes.is_quiet
+    clock.move(1)
+    assert strikes.next() is True
+
+
 # -- when it strikes ---------------------------------------------------------------------------------
 
 
@@ -67,10 +75,7 @@ def test_the_time_counts_from_the_newest_progress(
     for _ in range(5):
         clock.move(LIMIT_S - 1)
         activity.touch()
-    clock.move(LIMIT_S - 1)
-    assert strikes.is_quiet
-    clock.move(1)
-    assert strikes.next() is True
+    check_strikes_after(LIMIT_S, clock, strikes)
 
 
 def test_there_is_one_alarm_set_again_for_the_rest_and_not_at_each_event(
@@ -89,10 +94,7 @@ def test_it_counts_from_its_start_and_not_from_the_making_of_the_turn(
 ) -> None:
     clock.move(10 * LIMIT_S)  # the turn waited for a place among the starts
     Watchdog(activity, LIMIT_S, strikes).start()
-    clock.move(LIMIT_S - 1)
-    assert strikes.is_quiet
-    clock.move(1)
-    assert strikes.next() is True
+    check_strikes_after(LIMIT_S, clock, strikes)
 
 
 def test_a_turn_that_is_over_has_no_alarm(clock: HandClock, watchdog: Watchdog, strikes: Strikes) -> None:
@@ -139,10 +141,7 @@ def test_a_wait_that_was_announced_does_not_count_and_shorter_progress_does_not_
     activity.touch(ahead_s=1000.0)
     clock.move(10)
     activity.touch()
-    clock.move(990 + LIMIT_S - 1)
-    assert strikes.is_quiet
-    clock.move(1)
-    assert strikes.next() is True
+    check_strikes_after(990 + LIMIT_S, clock, strikes)
 
 
 def test_in_a_pause_the_clock_stands_still_without_an_alarm_and_starts_anew_after_it(
@@ -153,10 +152,7 @@ def test_in_a_pause_the_clock_stands_still_without_an_alarm_and_starts_anew_afte
         clock.move(100 * LIMIT_S)
         assert strikes.is_quiet
         assert clock.alarms == []
-    clock.move(LIMIT_S - 1)
-    assert strikes.is_quiet
-    clock.move(1)
-    assert strikes.next() is True
+    check_strikes_after(LIMIT_S, clock, strikes)
 
 
 def test_a_pause_that_ends_before_the_alarm_leaves_one_alarm(

@@ -1,6 +1,5 @@
 """Messages to a turn that is stopped, lost with its server, or gone back to: none is lost, and none is there twice."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,37 +14,21 @@ from tests.support.plans import all_events, goal, seen_at, start_plan
 from tests.support.portable import comparable, export_session, import_session
 from tests.support.questions import answer, ask_line, wait_question
 from tests.support.race_kit import Later
-from tests.support.servers import LocalServer, ServerProcess, gate
+from tests.support.servers import ServerProcess, gate
 from tests.support.steering import (
     NOT_ANSWERED,
     asked_by,
     brief,
-    check_quiet,
     delivered_in,
     endless,
     said_in,
     start_endless,
     start_tool,
-    talking_server,
     wait_text_after,
 )
 from tests.support.stop_matrix_stops import DEADLINE_MS, bring_forward
 
 WAITING = {"keep": "held", "return": "returned", "drop": "withdrawn"}
-
-
-@pytest.fixture(scope="module")
-def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """One server for all tests here that do not end it."""
-    with talking_server(tmp_path_factory.mktemp("stops"), models.url) as server:
-        yield server
-
-
-@pytest.fixture
-def user(talking: LocalServer, key: str) -> Iterator[Api]:
-    """A user who has nothing yet; nothing is left of the test."""
-    yield talking.api(key)
-    check_quiet(talking)
 
 
 def _steered_in(user: Api, key: str) -> tuple[Run, str, str]:
@@ -277,17 +260,29 @@ def test_a_turn_that_was_taken_in_and_is_resumed_still_has_what_went_into_it(
 # -- kill -9 ------------------------------------------------------------------------------------
 
 
+def _start_shell(server: ServerProcess, key: str, seconds: int) -> Run:
+    """A run whose shell is at work for so long."""
+    command = {"command": f"echo begun; sleep {seconds}"}
+    run = server.api(key).start(f"work\n{script('toolcall', name='shell', arguments=command, tokens=2, key=key)}")
+    run.wait_event("tool_output")
+    return run
+
+
+def _lost(server: ServerProcess, run: Run) -> Run:
+    """The run as the next server has it when this one was killed."""
+    server.kill()
+    server.start()
+    run = seen_at(server, run)
+    assert run.wait_parked() == "awaiting_input"
+    return run
+
+
 def test_a_steer_that_had_not_gone_in_when_the_server_was_killed_goes_before_the_next_message(
     own_shell: ServerProcess, models: ModelServer, key: str
 ) -> None:
-    line = script("toolcall", name="shell", arguments={"command": "echo begun; sleep 300"}, tokens=2, key=key)
-    run = own_shell.api(key).start(f"work\n{line}")
-    run.wait_event("tool_output")
+    run = _start_shell(own_shell, key, seconds=300)
     message_id = run.say(text := brief(key, "late"), mode="steer")["message_id"]
-    own_shell.kill()
-    own_shell.start()
-    run = seen_at(own_shell, run)
-    assert run.wait_parked() == "awaiting_input"
+    run = _lost(own_shell, run)
     wait_no_process(run)
     assert [each["message_id"] for each in run.inbox()] == [message_id]
     following = run.say(brief(key, "on"))
@@ -301,17 +296,12 @@ def test_a_steer_that_had_not_gone_in_when_the_server_was_killed_goes_before_the
 def test_messages_that_had_gone_in_when_the_server_was_killed_are_in_their_place_and_in_the_turn_that_is_resumed(
     own_shell: ServerProcess, models: ModelServer, key: str
 ) -> None:
-    line = script("toolcall", name="shell", arguments={"command": "echo begun; sleep 1"}, tokens=2, key=key)
-    run = own_shell.api(key).start(f"work\n{line}")
-    run.wait_event("tool_output")
+    run = _start_shell(own_shell, key, seconds=1)
     steered = run.say(first := endless(key, "shorter"), mode="steer")["message_id"]
     wait_text_after(run, steered)
     redirected = run.say(second := endless(key, "no"), mode="redirect")["message_id"]
     wait_text_after(run, redirected)
-    own_shell.kill()
-    own_shell.start()
-    run = seen_at(own_shell, run)
-    assert run.wait_parked() == "awaiting_input"
+    run = _lost(own_shell, run)
     models.wait_open(0, key=key)
     said = run.transcript()
     assert (shape(said), said[3]["content"], said[5]["content"]) == ("UATUAUA", first, second)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,10 @@ from core.extensions.embedding import Executor
 from core.interrupt import InterruptController
 from core.settings import Settings
 from core.tool.registry import Toolbox
-from tests.support.embedding_kit import Bench, calls, check_nothing_left, open_bench, outcomes, stop_of
+from tests.support.embedding_kit import Bench, calls, check_nothing_left, outcomes, stop_of
 from tests.support.model_server import ModelServer, script
 from tests.support.race_kit import Later
 from tests.support.scripted_provider import Answer
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    with open_bench() as bench:
-        yield bench
 
 
 def settings_for(url: str | None, folder: Path, **more: Any) -> Settings:

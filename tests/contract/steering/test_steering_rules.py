@@ -1,6 +1,5 @@
 """The rules of messages to a turn at work: how often, in which order, what a repetition does, what is recorded."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,31 +19,14 @@ from tests.support.steering import (
     NOT_ANSWERED,
     asked_by,
     brief,
-    check_quiet,
     delivered_in,
     endless,
     said_in,
     start_endless,
     start_tool,
-    talking_server,
     tool_line,
     wait_text_after,
 )
-
-
-@pytest.fixture(scope="module")
-def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """One server for all tests here."""
-    with talking_server(tmp_path_factory.mktemp("rules"), models.url) as server:
-        yield server
-
-
-@pytest.fixture
-def user(talking: LocalServer, key: str) -> Iterator[Api]:
-    """A user who has nothing yet; nothing is left of the test."""
-    yield talking.api(key)
-    check_quiet(talking)
-
 
 # -- how often an answer is cut off -----------------------------------------------------------------
 

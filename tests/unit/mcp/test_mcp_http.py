@@ -9,17 +9,8 @@ import pytest
 
 from core.cancellation import Cancelled
 from core.tool.tool import ToolFailed
-from tests.support.mcp_kit import HttpStandIn, McpCall, StandInLog, mcp_servers, wait_state
+from tests.support.mcp_kit import BOUND_S, HttpStandIn, McpCall, StandInLog, mcp_servers, wait_state
 from tests.support.servers import wait_until
-
-#: Bounds of 2 s, on a machine that is shared.
-BOUND_S = 5.0
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> StandInLog:
-    """Of the stand-in server."""
-    return StandInLog(tmp_path / "log")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.model_server import ModelServer
 from tests.support.shell_kit import Mark
 
-PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
+PAGE = Path(__file__).parents[3] / "docs" / "embedding.md"
 
 
 def run_example(title: str, models: ModelServer, folder: Path, **variables: str) -> str:

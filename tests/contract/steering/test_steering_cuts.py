@@ -1,7 +1,5 @@
 """An answer that a redirect cuts off: whatever the gateway makes of it, nothing of it comes after the correction."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.api_client import Api
@@ -12,33 +10,17 @@ from tests.support.message_matrix import BEFORE_FIRST
 from tests.support.model_server import ModelServer, script
 from tests.support.own_tools import stages
 from tests.support.problems import assert_problem
-from tests.support.servers import LocalServer, gate
+from tests.support.servers import gate
 from tests.support.steering import (
     CUT_SILENT,
     brief,
-    check_quiet,
     endless,
     said_in,
     start_endless,
-    talking_server,
     wait_text_after,
 )
 
 ENDLESS = {"tokens": 4000, "interval_ms": 20}
-
-
-@pytest.fixture(scope="module")
-def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """One server for all tests here."""
-    with talking_server(tmp_path_factory.mktemp("cuts"), models.url) as server:
-        yield server
-
-
-@pytest.fixture
-def user(talking: LocalServer, key: str) -> Iterator[Api]:
-    """A user who has nothing yet; nothing is left of the test."""
-    yield talking.api(key)
-    check_quiet(talking)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A message to a turn with several goals: to all that ask a model, or to the one that it names; told once."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.api_client import Api, Run
@@ -19,28 +17,12 @@ from tests.support.steering import (
     NOT_ANSWERED,
     asked_by,
     brief,
-    check_quiet,
     endless,
     said_in,
-    talking_server,
     tool_line,
 )
 
 ANSWER = "All messages are in order."
-
-
-@pytest.fixture(scope="module")
-def talking(models: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    """One server for all tests here."""
-    with talking_server(tmp_path_factory.mktemp("goals"), models.url) as server:
-        yield server
-
-
-@pytest.fixture
-def user(talking: LocalServer, key: str) -> Iterator[Api]:
-    """A user who has nothing yet; nothing is left of the test."""
-    yield talking.api(key)
-    check_quiet(talking)
 
 
 def _told(run: Run) -> tuple[int, dict[str, int]]:
