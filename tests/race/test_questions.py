@@ -1,4 +1,4 @@
-"""An answer against a stop, an expiry, a shutdown and a full disk, each order forced; and many at random instants."""
+"""An answer against a stop, an expiry and a full disk, each order forced; and many at random instants."""
 
 import random
 import threading
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from core.errors import StoreError
 from tests.support.api_client import Run
@@ -17,8 +18,8 @@ from tests.support.going_back import of_type
 from tests.support.model_server import ModelServer
 from tests.support.part_stops import cancel_call, cancel_goal, outcomes
 from tests.support.plans import goal, seen_at, start_plan
-from tests.support.questions import answer, ask_line, decline, interrupts, results, wait_question, wait_questions
-from tests.support.race_kit import Later, break_store, check_nothing_left
+from tests.support.questions import answer, ask_line, interrupts, results, wait_question, wait_questions
+from tests.support.race_kit import Later, break_store, check_nothing_left, turn_of
 from tests.support.servers import LocalServer, gate
 
 WAIT: dict[str, Any] = {"wait_ms": 30_000}
@@ -228,6 +229,30 @@ def test_a_question_that_cannot_be_recorded_is_an_error_for_the_model(
     five_checks(run, models, key)
 
 
+def test_a_question_that_was_decided_and_could_not_be_committed_was_never_asked(
+    local: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer = local.main.writer._committer
+    insert = committer._insert
+
+    def refuse(connection: Any, rows: Any, encoded: Any) -> None:
+        if any(row.type == "interruption_pending" for row in rows):
+            raise OperationalError("insert", {}, Exception("disk is full"))
+        insert(connection, rows, encoded)
+
+    monkeypatch.setattr(committer, "_insert", refuse)
+    with gate("tool_batch.before_tools") as before:
+        run = local.api().start(ask_line(key, "Which?"))
+        before.wait_reached()
+        turn = turn_of(local, run)
+        before.open()
+        assert run.wait_parked() == "awaiting_input"
+    (result,) = of_type(run, "tool_result")
+    assert (result["is_error"], "recorded" in result["content"], interrupts(run)) == (True, True, [])
+    assert not turn.questions.has_asked(result["call_id"])
+    five_checks(run, models, key)
+
+
 def test_a_stop_while_the_store_is_broken_ends_the_wait_all_the_same(
     local: LocalServer, models: ModelServer, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,69 +268,6 @@ def test_a_stop_while_the_store_is_broken_ends_the_wait_all_the_same(
     assert answer(run, question, "late", 409)["settled"] == "cancelled"
     assert results(run) == ["cancelled by operator"]
     five_checks(run, models, key)
-
-
-# -- a shutdown -----------------------------------------------------------------------------------------
-
-
-def test_an_answer_at_the_moment_of_a_shutdown_is_taken_up_by_the_next_server(
-    models: ModelServer, key: str, tmp_path: Path
-) -> None:
-    with _asking(tmp_path, models) as server:
-        run = server.api().start(ask_line(key, "Which?"))
-        question = wait_question(run)
-        with gate("asking.before_look") as looking:
-            answer(run, question, "this")
-            looking.wait_reached()
-            server.main.engine.shut_down()
-            looking.open()
-            assert server.main.engine.wait_parked(30)
-        assert (run.state, interrupts(run)[0]["status"]) == ("running", "answered")
-    _check_taken_up(models, key, tmp_path, run, "this")
-
-
-def test_an_answer_after_the_turns_were_left_is_taken_up_by_the_next_server(
-    models: ModelServer, key: str, tmp_path: Path
-) -> None:
-    with _asking(tmp_path, models) as server:
-        run = server.api().start(ask_line(key, "Which?"))
-        question = wait_question(run)
-        server.main.engine.shut_down()
-        assert server.main.engine.wait_parked(30)
-        assert run.state == "awaiting_answer"
-        decline(run, question, comment="no time")
-        assert run.state == "running"
-    _check_taken_up(models, key, tmp_path, run, "the user chose to skip this question\n\nThe user's comment: no time")
-
-
-def _check_taken_up(models: ModelServer, key: str, folder: Path, run: Run, result: str) -> None:
-    with _asking(folder, models) as server:
-        run = seen_at(server, run)
-        assert run.wait_parked() == "awaiting_input"
-        assert results(run) == [result]
-        assert run.view()["turn_id"] == run.first_turn
-        five_checks(run, models, key)
-
-
-def test_a_stop_after_the_turns_were_left_is_found_by_the_next_server(
-    models: ModelServer, key: str, tmp_path: Path
-) -> None:
-    with _asking(tmp_path, models) as server:
-        run = server.api().start(ask_line(key, "Which?"))
-        question = wait_question(run)
-        with gate("engine.before_stop") as stopping:
-            stop = Later(lambda: seen_at(server, run).cancel(reason="enough"))
-            stopping.wait_reached()  # it has found the turn, which is left just now
-            server.main.engine.shut_down()
-            stopping.open()
-            assert (stop.result()["stopped"], stop.result()["state"]) == (True, "stopping")
-        assert answer(run, question, "late", 409)["cause"] == "user"
-    with _asking(tmp_path, models) as server:
-        run = seen_at(server, run)
-        assert run.state == "awaiting_input"
-        (end,) = of_type(run, "turn_cancelled")
-        assert (end["cause"], end["reason"]) == ("user", "enough")
-        five_checks(run, models, key)
 
 
 # -- at random instants ---------------------------------------------------------------------------------

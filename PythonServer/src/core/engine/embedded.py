@@ -9,7 +9,8 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
@@ -29,7 +30,7 @@ from core.session.delivery import letters_for_turn
 from core.session.from_log import end_turn_in_log
 from core.session.liveness import Watchdog
 from core.session.records import StopOrder, TurnOutcome, TurnStart
-from core.session.surviving import leave
+from core.session.surviving import leaving
 from core.session.turn import Turn
 from core.session.turn_end import end_turn
 from core.session.turns import begin_turn
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 #: Seconds between attempts to record the end of a turn while the store takes no writes.
 RETRY_END_S: Final = 1.0
+
+#: Seconds until a turn, or the stop of one, tries again to get a thread from a system that has none left.
+RETRY_START_S: Final = 1.0
 
 
 class Skillset(Protocol):
@@ -88,26 +92,35 @@ class Engine:
 
     def decide(self, decision: Callable[[Transaction], T]) -> T:
         """Have the writer make a decision, and wait until it is durable."""
-        decided = self._writer.transact(decision)
-        for _ in range(2):
-            try:
-                return decided.result(STORE_TIMEOUT_S)
-            except FutureTimeoutError:
-                if decided.cancel():
-                    break  # else it is being written at this moment, and what comes of it should not be lost
-        raise StoreError("the store did not answer in time")
+        return _result(self._writer.transact(decision))
 
     # -- running -----------------------------------------------------------------------------
 
     def accept(self, decision: Callable[[Transaction], tuple[T, TurnStart | None]]) -> T:
         """Make a decision that may start a turn; returns its answer once that is durable."""
-        if self.is_closing:
-            raise ShuttingDown()
-        answer, start = self.decide(decision)
+        decided = self._writer.transact(lambda tx: self._decide_if_open(tx, decision))
+        try:
+            answer, start = _result(decided)
+        except StoreError:
+            decided.add_done_callback(self._launch_late)
+            raise
         pause_at("engine.accepted")
         if start is not None:
             self.launch(start)
         return answer
+
+    def _decide_if_open(self, tx: Transaction, decision: Callable[[Transaction], T]) -> T:
+        # Asked here: what is decided behind the stop of a shutdown would wait for a turn that nobody starts.
+        if self.is_closing:
+            raise ShuttingDown()
+        return decision(tx)
+
+    def _launch_late(self, decided: Future[tuple[T, TurnStart | None]]) -> None:
+        """It was being written when nobody waited for it any more. A turn that was accepted then has to run, too."""
+        if not decided.cancelled() and decided.exception() is None:
+            start = decided.result()[1]
+            if start is not None:
+                self.launch(start)
 
     def launch(self, start: TurnStart) -> Turn:
         """Run an accepted turn as soon as a start is free."""
@@ -120,18 +133,33 @@ class Engine:
         return turn
 
     def _start_next(self) -> None:
+        while (turn := self._take_start()) is not None:
+            name = f"turn-{turn.start.turn_id}"
+            try:
+                threading.Thread(target=self._run_turn, args=(turn,), name=name, daemon=True).start()
+            except RuntimeError:
+                log.error("no thread for a turn: the system has none left; trying again")
+                with self._lock:
+                    self._free_starts += 1
+                    self._starts.appendleft(turn)
+                with contextlib.suppress(RuntimeError):  # nor one for the clock; whoever comes next tries again
+                    alarm_clock.after(RETRY_START_S, self._start_next)
+                return
+
+    def _take_start(self) -> Turn | None:
         with self._lock:
             if not self._starts or not self._free_starts:
-                return
+                return None
             self._free_starts -= 1
-            turn = self._starts.popleft()
-        threading.Thread(target=self._run_turn, args=(turn,), name=f"turn-{turn.start.turn_id}", daemon=True).start()
+            return self._starts.popleft()
 
     def _run_turn(self, turn: Turn) -> None:
         start = _StartPlace(self)
         error: BaseException | str | None = None
-        call_off_deadline, call_off_watchdog = self._set_deadline(turn), self._set_watchdog(turn)
+        limits = contextlib.ExitStack()
         try:
+            limits.callback(self._set_deadline(turn))
+            limits.callback(self._set_watchdog(turn))
             self._begin(turn)
             self._skillset.run_turn(turn, start.free)
         except Cancelled:
@@ -142,8 +170,7 @@ class Engine:
             log.exception("a turn failed")
             error = f"internal error ({type(failure).__name__})"
         finally:
-            call_off_deadline()
-            call_off_watchdog()
+            limits.close()
             start.free()
             self._end(turn, error)
 
@@ -170,9 +197,14 @@ class Engine:
             return lambda: None
         cause = Cause(CauseWord.DEADLINE, f"the turn took longer than {deadline_ms} ms")
         order = StopOrder(cause, ends_run=not turn.start.interactive)
-        # A thread, since a stop asks the gateway and alarms must not block.
-        stop = threading.Thread(target=self._stop_at_deadline, args=(turn, order), name="deadline", daemon=True)
-        return alarm_clock.after(deadline_ms / 1000, stop.start).call_off
+
+        def strike() -> None:
+            try:  # a thread, since a stop asks the gateway and alarms must not block
+                threading.Thread(target=self._stop_at_deadline, args=(turn, order), name="deadline", daemon=True).start()
+            except RuntimeError:  # the system has none left
+                alarm_clock.after(RETRY_START_S, strike)
+
+        return alarm_clock.after(deadline_ms / 1000, strike).call_off
 
     def _stop_at_deadline(self, turn: Turn, order: StopOrder) -> None:
         try:
@@ -211,9 +243,11 @@ class Engine:
                 del self._live[turn.start.run_id]
             self._left.discard(turn)
             self._all_parked.notify_all()
-        if following is not None and not self._is_for_the_next_server(following):
-            self.launch(following)
-        turn.ended.set_result(recorded)
+        try:
+            if following is not None and not self._is_for_the_next_server(following):
+                self.launch(following)
+        finally:
+            turn.ended.set_result(recorded)
 
     def _is_for_the_next_server(self, start: TurnStart) -> bool:
         """A shutdown put it off: it stays queued, and the next start launches it."""
@@ -226,7 +260,7 @@ class Engine:
         pause = threading.Event()
         while True:
             try:
-                return self.decide(lambda tx: end(tx, start.run_id, start.turn_id, outcome))
+                return self._record(lambda tx: end(tx, start.run_id, start.turn_id, outcome))
             except TurnIsOver:
                 return outcome, None
             except StoreError:
@@ -239,6 +273,16 @@ class Engine:
                 log.exception("the end of %s could not be recorded", start.turn_id)
                 return outcome, None
 
+    def _record(self, decision: Callable[[Transaction], T]) -> T:
+        """As :meth:`decide`, but what is being written is waited for, however long: it must not be decided twice."""
+        decided = self._writer.transact(decision)
+        while True:
+            try:
+                return _result(decided)
+            except StoreError:
+                if decided.done() or self.scope.is_stopped:
+                    raise
+
     # -- going down ------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
@@ -249,26 +293,50 @@ class Engine:
         self.is_closing = True
         self._leave_waiting_turns()
         order = StopOrder(Cause(CauseWord.SHUTDOWN))
-        stops = [
-            threading.Thread(target=turn.stop, args=(order,), name="shutdown", daemon=True)
-            for turn in self.live_turns()
-        ]
-        for stop in stops:
-            stop.start()
+        stops = []
+        for turn in self.live_turns():
+            stop = threading.Thread(target=turn.stop, args=(order,), name="shutdown", daemon=True)
+            try:
+                stop.start()
+            except RuntimeError:  # the system has none left: one after the other
+                turn.stop(order)
+            else:
+                stops.append(stop)
         for stop in stops:
             stop.join(self._cancel_timeout_s * 2)
-        self.scope.cancel(order.cause)  # and whatever slipped in meanwhile; and the threads of turns that are left
+        self.scope.cancel(order.cause)  # and whatever slipped in meanwhile
 
     def _leave_waiting_turns(self) -> None:
-        with self._lock:  # from now on a stop of such a turn finds its row, and not its threads
-            self._left = {turn for turn in self._live.values() if leave(turn)}
-            for turn in self._left:
-                del self._live[turn.start.run_id]
+        for turn in self.live_turns():
+            # Both in one: nothing of it may go on here that the next server does again.
+            turn.scope.cancel(Cause(CauseWord.SHUTDOWN, "left to the next server"), claim=self._leaving(turn))
+
+    @contextlib.contextmanager
+    def _leaving(self, turn: Turn) -> Iterator[bool]:
+        with leaving(turn) as is_left:
+            if is_left:
+                with self._lock:  # from now on a stop of it finds its row, and not its threads
+                    del self._live[turn.start.run_id]
+                    self._left.add(turn)
+            yield is_left
 
     def wait_parked(self, timeout_s: float) -> bool:
         """Until no turn runs here; False after ``timeout_s``."""
         with self._all_parked:
             return self._all_parked.wait_for(lambda: not self._live and not self._left, timeout_s)
+
+
+def _result(decided: Future[T]) -> T:
+    """What came of a decision, once it is durable. ``StoreError`` if that takes too long: then it never happens, or,
+    if the future is not done, is still being written.
+    """
+    for _ in range(2):
+        try:
+            return decided.result(STORE_TIMEOUT_S)
+        except FutureTimeoutError:
+            if decided.cancel():
+                break  # else it is being written at this moment, and what comes of it should not be lost
+    raise StoreError("the store did not answer in time")
 
 
 class _StartPlace:

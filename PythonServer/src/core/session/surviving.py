@@ -6,7 +6,8 @@ nothing that ends with the server: the next one takes the same turn up where it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -101,18 +102,20 @@ class Fence:
         return future
 
 
-def leave(turn: Turn) -> bool:
-    """Leave the turn to the next server, if it waits for nothing but answers: it is not stopped, and nothing that its
-    threads still do is written. An answer that comes at this moment is in the log before, or taken up by the next
-    server. False, and nothing happens, if it does not wait so.
+@contextlib.contextmanager
+def leaving(turn: Turn) -> Iterator[bool]:
+    """Leave the turn to the next server, if it waits for nothing but answers: nothing that its threads still do is
+    written. An answer that comes at this moment is in the log before, or taken up by the next server. False, and
+    nothing happens, if it does not wait so. Inside, its goals can note nothing: stop its scope there.
     """
     with turn.showing:
         plan = turn.shown_plan
         if plan is None:
             # On the way back from an earlier server it has written nothing yet.
-            return turn.start.is_revived and not turn.has_plan and _close(turn)
+            yield turn.start.is_revived and not turn.has_plan and _close(turn)
+            return
         with plan.lock:  # what goals note, they note under it
-            return waits_for_answers(plan, turn.questions.has_asked) and _close(turn)
+            yield waits_for_answers(plan, turn.questions.has_asked) and _close(turn)
 
 
 def _close(turn: Turn) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from core.errors import ServerError
 from core.events import Event
+from core.gates import pause_at
 from core.store.database import WRITES
 from core.store.tables import events, runs, turns
 
@@ -105,6 +106,7 @@ class Committer:
                 done.encoded = [_encode(row.data) for row in done.rows]
                 if done.rows:
                     self._insert(connection, done.rows, done.encoded)
+                pause_at("store.before_commit")
         except BaseException:
             self._memory.clear()  # the numbers given out above were not used
             raise
