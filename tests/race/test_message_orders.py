@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from core.errors import QueueFull, StoreError
+from core.errors import QueueFull, StoreError, TurnIsOver
 from core.provider.provider import ToolCall
 from core.tool.tool import ToolResult
+from tests.support.api_client import PATIENCE_S
 from tests.support.chat_session import ChatSession
 from tests.support.message_race_kit import Chats, fate, open_chats, requests_of_turn, row_of, said_of
-from tests.support.race_kit import Later
+from tests.support.race_kit import Later, Switch
 from tests.support.scripted_provider import Answer
 from tests.support.servers import gate
 
@@ -32,8 +33,8 @@ def chat(chats: Chats) -> Iterator[ChatSession]:
         yield made
 
 
-def _say(chat: ChatSession, mode: str, text: str = "rather this") -> Any:
-    return chat.say(text, mode=mode)
+def _say(chat: ChatSession, mode: str, text: str = "rather this", if_turn: str | None = None) -> Any:
+    return chat.say(text, mode=mode, if_turn=if_turn)
 
 
 def _steer_during_tool(chat: ChatSession) -> Any:
@@ -218,10 +219,12 @@ def test_a_message_that_the_store_did_not_take_before_the_turns_end_starts_the_n
 # -- an interrupt --------------------------------------------------------------------------------------------------
 
 
-def _interrupt_at(chat: ChatSession, point: str, meanwhile: Callable[[], Any]) -> Any:
+def _interrupt_at(
+    chat: ChatSession, point: str, meanwhile: Callable[[], Any], if_turn: str | None = None
+) -> Any:  # fmt: skip
     def act() -> Any:
         with gate(point) as held:
-            interrupt = Later(lambda: _say(chat, "interrupt"))
+            interrupt = Later(lambda: _say(chat, "interrupt", if_turn=if_turn))
             held.wait_reached()
             meanwhile()
             held.open()
@@ -286,27 +289,54 @@ def test_an_interrupt_that_finds_no_room_is_refused_and_stops_nothing(
     assert chat.turn["state"] == "open"
 
 
-def test_an_interrupt_that_finds_no_room_any_more_when_it_is_recorded_is_refused_and_its_stop_holds(
+def test_an_interrupt_that_finds_no_room_any_more_when_it_is_recorded_stops_the_turn_and_starts_the_next_all_the_same(
     chat: ChatSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("core.session.inbox.MAX_WAITING", 1)
     chat.step(lambda: chat.start("hello", planning="none"))
+    said = _interrupt_at(chat, "talking.accepted", lambda: chat.say("quicker", mode="queue"))
+    assert (said["disposition"], fate(chat, said)) == ("interrupted", ("delivered", 0))
+    chat.step(chat.answer_everything)
+    assert [turn["input"] for turn in chat.log.turns] == ["hello", "rather this", "quicker"]  # type: ignore[union-attr]
 
-    def interrupt() -> None:
-        with pytest.raises(QueueFull):
-            _say(chat, "interrupt")
 
-    def act() -> None:
-        with gate("talking.accepted") as held, gate("turn.before_finish") as unwinding:
-            late = Later(interrupt)
-            held.wait_reached()
-            chat.say("quicker", mode="queue")
-            held.open()
-            late.result()
-            unwinding.open()
+def test_an_interrupt_for_one_turn_that_ends_by_itself_meanwhile_starts_no_other(chat: ChatSession) -> None:
+    chat.step(lambda: chat.start("hello", planning="none"))
 
-    chat.step(act)
-    assert [turn["state"] for turn in chat.log.turns] == ["cancelled"]  # type: ignore[union-attr]
+    def answer() -> None:
+        chat.gates[0].go(Answer("done"))
+        chat.server.stage.wait_still()
+
+    said = _interrupt_at(chat, "talking.accepted", answer, if_turn=chat.turn["id"])
+    assert isinstance(said, TurnIsOver)
+    assert [turn["state"] for turn in chat.log.turns] == ["completed"]  # type: ignore[union-attr]
+    assert chat.log.messages == []  # type: ignore[union-attr]
+
+
+def test_an_interrupt_whose_stop_is_recorded_behind_the_end_of_its_turn_starts_the_next_one(
+    chat: ChatSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat.step(lambda: chat.start("hello", planning="none"))
+    (turn,) = chat.main.engine.live_turns()
+    recording, record = Switch(), turn.record
+
+    def record_late(decision: Any) -> Any:
+        recording.hold()
+        return record(decision)
+
+    def act() -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(turn, "record", record_late)
+            interrupt = Later(lambda: _say(chat, "interrupt"))
+            recording.wait_reached()
+            chat.gates[0].go(Answer("done"))
+            turn.ended.result(PATIENCE_S)
+            recording.open()
+            return interrupt.result()
+
+    said = chat.step(act)
+    assert (said["disposition"], fate(chat, said)) == ("started", ("delivered", 0))
+    assert [turn["state"] for turn in chat.log.turns] == ["cancelled", "open"]  # type: ignore[union-attr]
 
 
 def test_what_a_turn_says_while_an_interrupt_is_on_its_way_is_before_its_stop(chat: ChatSession) -> None:

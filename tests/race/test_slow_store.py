@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.engine import embedded
+from core.engine import embedded, stopping
 from core.errors import StoreError
 from tests.support.api_client import PATIENCE_S, Run
 from tests.support.five_checks import five_checks
@@ -25,7 +25,7 @@ COMMIT = "store.before_commit"
 @pytest.fixture
 def given_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Nobody waits long for the store; set when somebody has given it up."""
-    result, gave_up = embedded._result, threading.Event()
+    result, gave_up = embedded.result_of, threading.Event()
 
     def noting(decided: Future[Any]) -> Any:
         try:
@@ -34,8 +34,8 @@ def given_up(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             gave_up.set()
             raise
 
-    monkeypatch.setattr(embedded, "STORE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(embedded, "_result", noting)
+    monkeypatch.setattr(stopping, "STORE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(embedded, "result_of", noting)
     return gave_up
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from werkzeug.test import TestResponse
 
 from api.errors import register_error_handlers, validation_error_response
-from api.json_body import MAX_BODY_BYTES, MAX_DEPTH, parse_object
+from api.json_body import LARGER_BODIES, MAX_BODY_BYTES, MAX_DEPTH, parse_object
 from core.errors import InvalidJson, ServerError, SessionIsBusy, StopNotRecorded, TooManyStreams
 
 
@@ -45,6 +45,10 @@ def make_app() -> OpenAPI:
     @app.post("/wishes")
     def make_wish(body: Wish) -> dict[str, Any]:
         return body.model_dump()
+
+    @app.post("/imports")
+    def import_session() -> dict[str, Any]:
+        return {}
 
     @app.post("/ignores")
     def ignores_the_body() -> dict[str, Any]:
@@ -286,6 +290,18 @@ def test_a_body_over_a_mebibyte_is_refused_with_and_without_a_length(client: Fla
             environ_overrides={"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"},
         )
         document(chunked, 413, "payload_too_large")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["with-a-length", "in-chunks"])
+@pytest.mark.parametrize(("route", "most"), [("/orders", "1 MiB"), ("/imports", "32 MiB")])
+def test_the_words_about_a_body_that_is_too_large_name_the_limit_of_its_route(
+    client: FlaskClient, route: str, most: str, is_chunked: bool
+) -> None:
+    body = io.BytesIO(b"x" * (LARGER_BODIES["import_session"] + 1))
+    length = {"wsgi.input_terminated": True} if is_chunked else {"CONTENT_LENGTH": str(body.getbuffer().nbytes)}
+    answer = client.post(route, input_stream=body, content_type="application/jsonl", environ_overrides=length)
+
+    assert document(answer, 413, "payload_too_large")["detail"] == f"A body may be {most} at most"
 
 
 def test_a_body_of_exactly_a_mebibyte_passes(client: FlaskClient) -> None:

@@ -175,6 +175,21 @@ def test_messages_are_refused_in_the_order_of_the_contract(store: Store) -> None
     refused(RunIsOver, lambda: say(store, batch, "x", if_turn="t_other"))
 
 
+def test_a_message_for_one_turn_is_taken_while_that_is_open_and_refused_once_it_has_ended(store: Store) -> None:
+    start = store.start()
+    begin(store, start)
+    stop(store, start)
+    assert say(store, start, "x", if_turn=start.turn_id, client_id="c1")[0]["disposition"] == "queued"
+    _, second = finish(store, start)
+    assert second is not None
+    begin(store, second)
+    finish(store, second)
+    for turn_id in (start.turn_id, second.turn_id):
+        refused(TurnIsOver, lambda turn_id=turn_id: say(store, start, "y", if_turn=turn_id))
+    assert store.run(start.run_id)["state"] == "awaiting_input"
+    assert say(store, start, "x", if_turn=start.turn_id, client_id="c1")[0]["disposition"] == "duplicate"
+
+
 def test_every_turn_has_exactly_one_end_and_nothing_of_it_follows(store: Store) -> None:
     start = store.start()
     current: TurnStart | None = start

@@ -32,7 +32,9 @@ class InputAccepted(BaseModel):
     message_id: str
     turn_id: str | None = None
     disposition: Literal["started", "queued", "steered", "redirected", "interrupted", "duplicate"]
-    receipt: list["ReceiptItem"] | None = Field(default=None, description="What the interrupt has stopped so far")
+    receipt: list["ReceiptItem"] | None = Field(
+        default=None, description="What is known so far of what the interrupt has stopped"
+    )
 
 
 class Resumed(BaseModel):
@@ -86,7 +88,10 @@ class StopInbox(BaseModel):
 
 
 class StopAnswerBody(BaseModel):
-    """What a stop came to. inbox is null if it had nothing to do with the messages that wait."""
+    """What a stop came to. receipt is what is known so far, and final if wait_ms saw the turn's end.
+
+    inbox is null if the run was over, or its turn ended while the stop was on its way.
+    """
 
     run_id: str
     turn_id: str | None
@@ -329,7 +334,6 @@ READ_PROBLEMS: Final = LIST_PROBLEMS | _problems(404)
 WITHDRAW_PROBLEMS: Final = READ_PROBLEMS | _problems(409)
 #: Of a route with a body.
 WRITE_PROBLEMS: Final = READ_PROBLEMS | _problems(400, 409, 413, 415)
-INPUT_PROBLEMS: Final = WRITE_PROBLEMS | _problems(429)
 #: Of the route that answers a question.
 RESOLVE_PROBLEMS: Final = WRITE_PROBLEMS | _problems(410)
 _UNRECORDED: Final[Declared] = {
@@ -339,6 +343,8 @@ _UNRECORDED: Final[Declared] = {
     )
 }  # fmt: skip
 STOP_PROBLEMS: Final = WRITE_PROBLEMS | _UNRECORDED
+#: Of the route that takes a message, which may interrupt a turn.
+INPUT_PROBLEMS: Final = STOP_PROBLEMS | _problems(429)
 #: Of the routes that never refuse a stop.
 STOP_PLAN_PROBLEMS: Final = _problems(400, 401, 413, 415, 422, 503) | _UNRECORDED
 STOP_SESSION_PROBLEMS: Final = STOP_PLAN_PROBLEMS | _problems(404)

@@ -11,17 +11,17 @@ from flask import Flask, Response, request
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException
 
-from api.json_body import install_json_bodies
+from api.json_body import MAX_BODY_BYTES, install_json_bodies
 from core.errors import ServerError
 
 log = logging.getLogger(__name__)
 
-#: Statuses that the framework raises by itself -> code, title, and what to say.
+#: Statuses that the framework raises by itself -> code, title, and what to say; ``mebibytes`` is the route's limit.
 HTTP_PROBLEMS = {
     400: ("bad_request", "The request is malformed", "The request could not be understood"),
     404: ("not_found", "There is no such thing", "There is no such route"),
     405: ("method_not_allowed", "The route has no such method", "See the Allow header for those it has"),
-    413: ("payload_too_large", "The body is too large", "A body may be 1 MiB at most"),
+    413: ("payload_too_large", "The body is too large", "A body may be {mebibytes} MiB at most"),
     415: (
         "unsupported_media_type", "The body is no JSON",
         "Send it with Content-Type: application/json (an export: application/jsonl)",
@@ -80,7 +80,8 @@ def http_error_response(error: HTTPException) -> Response | HTTPException:
     code, title, detail = HTTP_PROBLEMS.get(status, (_code_of(name), name, name))
     ours = {"content-type", "content-length"}
     headers = {name: value for name, value in error.get_headers() if name.lower() not in ours}
-    return problem(status, code, title, detail, headers=headers)
+    limit = request.max_content_length or MAX_BODY_BYTES
+    return problem(status, code, title, detail.format(mebibytes=limit // 1024**2), headers=headers)
 
 
 def _code_of(phrase: str) -> str:

@@ -117,9 +117,11 @@ def test_a_message_for_a_turn_that_is_over_is_refused_and_disturbs_nobody(
 ) -> None:
     run = user.start(brief(key, "before"))
     run.wait_parked()
+    body = {"text": "no", "mode": mode, "if_turn": run.first_turn}
+    assert_problem(user.request("POST", f"{run.path}/input", json=body), 409, "turn_is_over")
+    assert (run.state, len(run.transcript())) == ("awaiting_input", 2)
     turn_id = run.say(endless(key))["turn_id"]
     run.wait_event("text", turn_id=turn_id)
-    body = {"text": "no", "mode": mode, "if_turn": run.first_turn}
     assert_problem(user.request("POST", f"{run.path}/input", json=body), 409, "turn_is_over")
     _, answering = models.calls(key=key)
     assert (answering.is_open, answering.asked_to_cancel_at, run.inbox()) == (True, None, [])

@@ -176,6 +176,21 @@ def test_a_run_that_rejects_takes_what_says_its_mode_and_what_comes_while_it_wai
     five_checks(run, models, key)
 
 
+def test_while_a_turn_is_stopping_a_run_that_rejects_takes_a_message_for_the_next_one(
+    user: Api, models: ModelServer, key: str
+) -> None:
+    run = start_endless(user, key, busy_mode="reject")
+    with gate("turn.before_finish") as unwinding:
+        run.cancel()
+        unwinding.wait_reached()
+        sent = run.say(brief(key, "on"), if_turn=run.first_turn)
+        assert (run.state, sent["disposition"]) == ("stopping", "queued")
+    wait_settled(run, sent["message_id"])
+    run.wait_parked()
+    assert fate_of(run, sent["message_id"]).position == 0
+    five_checks(run, models, key)
+
+
 # -- the same message again -------------------------------------------------------------------------
 
 

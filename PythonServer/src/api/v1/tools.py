@@ -23,7 +23,9 @@ class ToolView(BaseModel):
     parameters: dict[str, Any] = Field(description="JSON Schema of the arguments")
     stops: Stops = Field(description="How a call is stopped")
     ends_within_ms: int = Field(description="A call that has not ended so long after its stop is left behind")
-    timeout_ms: int | None = Field(description="The limit of a call; null: the tool keeps one of its own")
+    timeout_ms: int | None = Field(
+        description="The limit of every call; null: a call may say its own, or the tool has none"
+    )
 
 
 class AgentTools(BaseModel):

@@ -11,14 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
 from core.cancellation import Cancelled, Cause, CauseWord, Level, Scope
 from core.clock import alarm_clock
 from core.engine.call_pool import CallPool
-from core.engine.stopping import STORE_TIMEOUT_S, Stopping
+from core.engine.stopping import Stopping, result_of
 from core.errors import (
     ServerError,
     ShuttingDown,
@@ -92,7 +91,7 @@ class Engine:
 
     def decide(self, decision: Callable[[Transaction], T]) -> T:
         """Have the writer make a decision, and wait until it is durable."""
-        return _result(self._writer.transact(decision))
+        return result_of(self._writer.transact(decision))
 
     # -- running -----------------------------------------------------------------------------
 
@@ -100,7 +99,7 @@ class Engine:
         """Make a decision that may start a turn; returns its answer once that is durable."""
         decided = self._writer.transact(lambda tx: self._decide_if_open(tx, decision))
         try:
-            answer, start = _result(decided)
+            answer, start = result_of(decided)
         except StoreError:
             decided.add_done_callback(self._launch_late)
             raise
@@ -278,7 +277,7 @@ class Engine:
         decided = self._writer.transact(decision)
         while True:
             try:
-                return _result(decided)
+                return result_of(decided)
             except StoreError:
                 if decided.done() or self.scope.is_stopped:
                     raise
@@ -324,19 +323,6 @@ class Engine:
         """Until no turn runs here; False after ``timeout_s``."""
         with self._all_parked:
             return self._all_parked.wait_for(lambda: not self._live and not self._left, timeout_s)
-
-
-def _result(decided: Future[T]) -> T:
-    """What came of a decision, once it is durable. ``StoreError`` if that takes too long: then it never happens, or,
-    if the future is not done, is still being written.
-    """
-    for _ in range(2):
-        try:
-            return decided.result(STORE_TIMEOUT_S)
-        except FutureTimeoutError:
-            if decided.cancel():
-                break  # else it is being written at this moment, and what comes of it should not be lost
-    raise StoreError("the store did not answer in time")
 
 
 class _StartPlace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
@@ -12,7 +13,7 @@ from sqlalchemy import RowMapping
 from core.cancellation import Verdict
 from core.errors import RunIsOver, StopNotRecorded, StoreError, TurnIsOver
 from core.gates import pause_at
-from core.session.parts import PartStop
+from core.session.part_stop import PartStop
 from core.session.records import StopOrder
 from core.session.run_state import TERMINAL, RunState
 from core.session.stop_moves import check_stop, read_fates, request_stop
@@ -28,6 +29,19 @@ STORE_TIMEOUT_S: Final = 15.0
 
 #: Seconds that the stop of a part waits for a turn that is being taken up from an earlier server.
 BACK_S: Final = 5.0
+
+
+def result_of(decided: Future[T]) -> T:
+    """What came of a decision, once it is durable. ``StoreError`` if that takes too long: then it never happens, or,
+    if the future is not done, is still being written.
+    """
+    for _ in range(2):
+        try:
+            return decided.result(STORE_TIMEOUT_S)
+        except FutureTimeoutError:
+            if decided.cancel():
+                break  # else it is being written at this moment, and what comes of it should not be lost
+    raise StoreError("the store did not answer in time")
 
 
 class Decide(Protocol):
@@ -199,7 +213,7 @@ class Stopping:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         try:
             return self._read_recorded(turn, order)
-        except (StoreError, FutureTimeoutError):
+        except (StoreError, FutureTimeoutError, CancelledError):  # cancelled: by whoever had a message recorded with it
             raise StopNotRecorded(
                 run_id=run_id, turn_id=turn_id, stopped=True, receipt=turn.stopping.receipt_so_far
             ) from None
@@ -207,7 +221,8 @@ class Stopping:
     def _read_recorded(self, turn: Turn, order: StopOrder) -> dict[str, Any] | None:
         run_id, turn_id = turn.start.run_id, turn.start.turn_id
         try:
-            record = turn.stopping.wait_recorded(STORE_TIMEOUT_S)
+            recorded = turn.stopping.recorded
+            record = recorded.result(STORE_TIMEOUT_S) if recorded is not None else None
             if order.ends_run:  # a terminate that joined a turn-stop widens the record
                 record = self._decide(lambda tx: request_stop(tx, run_id, turn_id, order))
         except (TurnIsOver, RunIsOver):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,12 +11,12 @@ from sqlalchemy import Connection
 
 from core.cancellation import Verdict
 from core.engine.embedded import Engine
-from core.engine.stopping import STORE_TIMEOUT_S
-from core.errors import ServerError
+from core.engine.stopping import result_of
+from core.errors import RunIsOver, StopNotRecorded, StoreError, TurnIsOver
 from core.gates import pause_at
 from core.session import inbox, queries
 from core.session.access import Caller, find_run
-from core.session.messages import Accepted, accept_message
+from core.session.messages import Accepted, StopFirst, accept_message, accept_with_stop, stop_for_message
 from core.session.records import NewMessage, TurnStart
 from core.session.turn import Turn
 from core.store.commit import Transaction
@@ -37,47 +35,41 @@ class Talking:
         accepted = self._accept(caller, run_id, message)
         pause_at("talking.accepted")
         turn = self._turn(run_id, accepted.turn_id)
-        if accepted.message_id is None:
-            accepted = self._interrupt(caller, run_id, message, accepted, turn)
+        if isinstance(accepted, StopFirst):
+            accepted = self._interrupt(caller, run_id, message, turn)
+        elif accepted.disposition == "interrupted" and turn is not None:  # it has begun since
+            turn.stop(stop_for_message())
         if turn is None:  # it has just ended, or is not yet known here: then it finds the message in its row
             return accepted.to_json()
         if accepted.letter is not None and turn.mail.add(accepted.letter):
             return accepted.to_json() | {"disposition": "redirected"}
-        if accepted.order is not None:
-            turn.stop(accepted.order)
+        if accepted.disposition == "interrupted":
             return accepted.to_json() | {"receipt": turn.stopping.receipt_so_far}
         return accepted.to_json()
 
-    def _interrupt(
-        self, caller: Caller, run_id: str, message: NewMessage, wish: Accepted, turn: Turn | None
-    ) -> Accepted:
-        """Stop the turn, and accept the message with the stop's record, which is behind all that the turn did before."""
-        if turn is None or wish.order is None:  # it has just ended
-            return self._accept(caller, run_id, message, wish.turn_id)
-        decided: list[Accepted] = []
+    def _interrupt(self, caller: Caller, run_id: str, message: NewMessage, turn: Turn | None) -> Accepted:
+        """Stop the turn, and accept the message with the stop's record, which is behind all that the turn did before.
 
-        def accept(tx: Transaction) -> None:
-            decided.clear()  # it may be tried again
-            with contextlib.suppress(ServerError), tx.connection.begin_nested():  # a refusal is none of the stop
-                decided.append(self._decide(tx, caller, run_id, message, wish.turn_id)[0])
+        ``StopNotRecorded`` if that takes too long: the turn is stopped all the same, and the message is not taken; or
+        it is being written at this moment, and so it must not be accepted once more.
+        """
+        if turn is not None:
+            verdict = turn.stop(stop_for_message(), beside=lambda tx: accept_with_stop(tx, run_id, message))
+            pause_at("talking.stopped")
+            if verdict is Verdict.FIRST and (accepted := _recorded_with(turn)) is not None:
+                return accepted
+            if not turn.scope.is_stopped:  # it had finished, and is not to read as stopped
+                self._engine.stopping.wait_end(turn)
+        # It has ended, or joined another stop: there is nothing left to interrupt.
+        anew = self._accept(caller, run_id, replace(message, mode="queue"))
+        assert isinstance(anew, Accepted)
+        return anew
 
-        is_first = turn.stop(replace(wish.order, also=accept)) is Verdict.FIRST
-        pause_at("talking.stopped")
-        if is_first and _is_recorded(turn) and decided:
-            (accepted,) = decided
-            return accepted if accepted.disposition == "duplicate" else replace(accepted, order=wish.order)
-        if turn.scope.is_stopped:  # it joined another stop, and waits
-            return self._accept(caller, run_id, message, "")
-        self._engine.stopping.wait_end(turn)  # it had finished, and is not to read as stopped
-        return self._accept(caller, run_id, message, wish.turn_id)
+    def _accept(self, caller: Caller, run_id: str, message: NewMessage) -> Accepted | StopFirst:
+        def decide(tx: Transaction) -> tuple[Accepted | StopFirst, TurnStart | None]:
+            return accept_message(tx, caller, run_id, message, lambda turn_id: self._turn(run_id, turn_id))
 
-    def _accept(self, caller: Caller, run_id: str, message: NewMessage, stopped: str | None = None) -> Accepted:
-        return self._engine.accept(lambda tx: self._decide(tx, caller, run_id, message, stopped))
-
-    def _decide(
-        self, tx: Transaction, caller: Caller, run_id: str, message: NewMessage, stopped: str | None
-    ) -> tuple[Accepted, TurnStart | None]:
-        return accept_message(tx, caller, run_id, message, lambda turn_id: self._turn(run_id, turn_id), stopped)
+        return self._engine.accept(decide)
 
     def _turn(self, run_id: str, turn_id: str | None) -> Turn | None:
         turn = self._engine.live_turn(run_id)
@@ -104,17 +96,36 @@ class Talking:
 
     def move_message(self, caller: Caller, run_id: str, message_id: str, position: int) -> dict[str, Any]:
         """Put a message at another place among those that wait; returns them in their new order."""
-        def move(tx: Transaction) -> dict[str, Any]:
+        with self._reading() as connection:
+            find_run(connection, caller, run_id)  # before anything of its turn is held up
+
+        def move(tx: Transaction) -> list[dict[str, Any]]:
             run = find_run(tx.connection, caller, run_id)
             inbox.move(tx, run, message_id, position)
-            return {"messages": queries.inbox(tx.connection, run["id"])}
+            return queries.inbox(tx.connection, run["id"])
 
-        return self._engine.decide(move)
+        while True:
+            turn = self._engine.live_turn(run_id)
+            pause_at("talking.before_move")
+            moved = self._engine.decide(move) if turn is None else turn.mail.move(lambda: self._engine.decide(move))
+            newer = self._engine.live_turn(run_id)
+            if newer is None or newer is turn:
+                return {"messages": moved}
+            # It may have begun with the order of before: it is to know the new one.
 
 
-def _is_recorded(turn: Turn) -> bool:
-    """Whether its stop is durable, with all that was decided with it."""
+def _recorded_with(turn: Turn) -> Accepted | None:
+    """The message that was recorded with the turn's stop; None if the turn's end was recorded before both."""
+    recorded = turn.stopping.recorded
+    assert recorded is not None  # by the stop that was the first
     try:
-        return turn.stopping.wait_recorded(STORE_TIMEOUT_S) is not None
-    except (ServerError, FutureTimeoutError):
-        return False
+        accepted: Accepted | None = result_of(recorded).beside
+    except (TurnIsOver, RunIsOver):
+        return None
+    except StoreError:
+        start, receipt = turn.start, turn.stopping.receipt_so_far
+        raise StopNotRecorded(
+            "the message was not taken; send it again, with its client_message_id",
+            run_id=start.run_id, turn_id=start.turn_id, stopped=True, receipt=receipt,
+        ) from None  # fmt: skip
+    return accepted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sqlalchemy import RowMapping
@@ -15,10 +15,10 @@ from core.session.access import Caller, find_run
 from core.session.delivery import STEERING, Letter
 from core.session.inbox import add_message, check_room, find_duplicate, put_at, release_held, take_next
 from core.session.records import NewMessage, StopOrder, TurnStart
-from core.session.run_state import TERMINAL, RunState
+from core.session.run_state import OPEN, TERMINAL, RunState
 from core.session.stop_moves import note_stop
 from core.session.turn_end import mark_delivered
-from core.session.turns import move_run, open_turn
+from core.session.turns import move_run, open_turn, read_run
 from core.store.commit import Transaction
 
 
@@ -38,20 +38,14 @@ class TurnAtWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that is recorded, and what is left to do with the turn at work.
+    """A message that is recorded."""
 
-    Without a ``message_id``, nothing is recorded yet: first the turn is to be stopped as ``order`` says, if it has not
-    finished. Else something of that turn could come behind its stop.
-    """
-
-    message_id: str | None
+    message_id: str
     disposition: str
     #: The turn that it started, goes into, or stops.
     turn_id: str | None = None
     #: For that turn.
     letter: Letter | None = None
-    #: The stop of that turn.
-    order: StopOrder | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The answer."""
@@ -59,37 +53,72 @@ class Accepted:
         return answer | ({"turn_id": self.turn_id} if self.turn_id is not None else {})
 
 
-def accept_message(
-    tx: Transaction, caller: Caller, run_id: str, message: NewMessage, at_work: Callable[[str], TurnAtWork | None],
-    stopped: str | None = None,
-) -> tuple[Accepted, TurnStart | None]:  # fmt: skip
-    """Record a message, and with an interrupt the stop of the turn. Returns also the turn to run, if it starts one.
+@dataclass(frozen=True, slots=True)
+class StopFirst:
+    """Of an interrupt nothing is recorded yet: that turn is to be stopped, and :func:`accept_with_stop` decided with the
+    stop's record. Else something that the turn says could come behind its stop.
+    """
 
-    ``at_work``: the turn of an id, if it runs here. ``stopped``: the one that was stopped for this message, or has finished.
+    turn_id: str
+
+
+def accept_message(
+    tx: Transaction, caller: Caller, run_id: str, message: NewMessage, at_work: Callable[[str], TurnAtWork | None]
+) -> tuple[Accepted | StopFirst, TurnStart | None]:
+    """Record a message, but an interrupt of a turn at work. Returns also the turn to run, if it starts one.
+
+    ``at_work``: the turn of an id, if it runs here.
     """
     run = find_run(tx.connection, caller, run_id)
-    duplicate = find_duplicate(tx, run_id, message.client_message_id)
+    duplicate = _find_duplicate(tx, run_id, message)
     if duplicate is not None:
-        return Accepted(duplicate["id"], "duplicate", duplicate["turn_id"]), None
+        return duplicate, None
     if run["state"] in TERMINAL:
         raise RunIsOver("start a new run in the same session to go on")
-    if message.if_turn is not None and message.if_turn != run["turn_id"]:
+    if message.if_turn is not None and not (message.if_turn == run["turn_id"] and run["state"] in OPEN):
         raise TurnIsOver()
     if not run["interactive"]:
         raise NotInteractive("a batch run takes no further messages")
     if run["state"] == RunState.AWAITING_INPUT:
-        return _start_next(tx, run, message, is_first=stopped == run["turn_id"])
+        return _start_next(tx, run, message)
     release_held(tx, run)  # the user has spoken since the stop
     if run["state"] == RunState.STOPPING:
-        return (_put_first if stopped == run["turn_id"] else _queue)(tx, run, message, "queue"), None
+        return _queue(tx, run, message, "queue"), None
     turn = at_work(run["turn_id"])
     mode = _mode(run, message, turn)
     if mode != "interrupt":
         return _queue(tx, run, message, mode), None
-    if stopped is None and turn is not None:
-        check_room(tx, run)  # nothing is stopped for a message that is refused
-        return Accepted(None, "interrupted", run["turn_id"], order=_order()), None
-    return _interrupt(tx, run, message) if stopped in (None, run["turn_id"]) else _queue(tx, run, message, "queue"), None
+    check_room(tx, run)  # nothing is stopped for a message that is refused
+    if turn is not None:
+        return StopFirst(run["turn_id"]), None
+    note_stop(tx, run_id, run["turn_id"], stop_for_message())  # it does nothing here yet that could come behind it
+    return accept_with_stop(tx, run_id, message), None
+
+
+def accept_with_stop(tx: Transaction, run_id: str, message: NewMessage) -> Accepted:
+    """Record an interrupt right behind the stop of the turn, in the same decision: it starts the next turn, before all
+    that waits. It asks for no room, which it had when the stop was decided on.
+    """
+    duplicate = _find_duplicate(tx, run_id, message)
+    if duplicate is not None:
+        return duplicate
+    run = read_run(tx, run_id)
+    release_held(tx, run)  # the user has spoken since the stop
+    row = add_message(tx, run, message.text, message.client_message_id, "interrupt", has_room=True)
+    put_at(tx, run, row["id"], 0)
+    about = {"message_id": row["id"], "text": row["text"], "mode": "interrupt", "goal_id": None}
+    tx.emit(Event(run_id, EventType.MESSAGE_QUEUED, about, run["turn_id"]))
+    return Accepted(row["id"], "interrupted", run["turn_id"])
+
+
+def stop_for_message() -> StopOrder:
+    """The stop with which an interrupt begins."""
+    return StopOrder(Cause(CauseWord.USER, "interrupted by a message"))
+
+
+def _find_duplicate(tx: Transaction, run_id: str, message: NewMessage) -> Accepted | None:
+    row = find_duplicate(tx, run_id, message.client_message_id)
+    return Accepted(row["id"], "duplicate", row["turn_id"]) if row is not None else None
 
 
 def _mode(run: RowMapping, message: NewMessage, turn: TurnAtWork | None) -> str:
@@ -118,38 +147,10 @@ def _queue(tx: Transaction, run: RowMapping, message: NewMessage, mode: str) -> 
     return Accepted(row["id"], "steered", run["turn_id"], Letter(row["id"], row["text"], mode, goal_id))
 
 
-def _order() -> StopOrder:
-    return StopOrder(Cause(CauseWord.USER, "interrupted by a message"))
-
-
-def _interrupt(tx: Transaction, run: RowMapping, message: NewMessage) -> Accepted:
-    """The stop of a turn that does nothing here, and the message that starts the next one: one decision."""
-    order = _order()
-    note_stop(tx, run["id"], run["turn_id"], order)
-    release_held(tx, run)  # the user has spoken since the stop
-    return replace(_put_first(tx, run, message), order=order)
-
-
-def _put_first(tx: Transaction, run: RowMapping, message: NewMessage, _: str = "") -> Accepted:
-    """It starts the next turn, before all that waits."""
-    row = add_message(tx, run, message.text, message.client_message_id, "interrupt")
-    put_at(tx, run, row["id"], 0)
-    about = {"message_id": row["id"], "text": row["text"], "mode": "interrupt", "goal_id": None}
-    tx.emit(Event(run["id"], EventType.MESSAGE_QUEUED, about, run["turn_id"]))
-    return Accepted(row["id"], "interrupted", run["turn_id"])
-
-
-def _start_next(
-    tx: Transaction, run: RowMapping, message: NewMessage, is_first: bool
-) -> tuple[Accepted, TurnStart]:
-    """The run is parked: start a turn with the oldest message that waits, which may have been kept at a stop.
-
-    ``is_first``: this one goes before them all.
-    """
+def _start_next(tx: Transaction, run: RowMapping, message: NewMessage) -> tuple[Accepted, TurnStart]:
+    """The run is parked: start a turn with the oldest message that waits, which may have been kept at a stop."""
     row = add_message(tx, run, message.text, message.client_message_id, message.mode or "queue")
     release_held(tx, run)
-    if is_first:
-        put_at(tx, run, row["id"], 0)
     first = take_next(tx, run)
     assert first is not None
     start = open_turn(tx, run, first["text"], message_id=first["id"])

@@ -1,6 +1,5 @@
 """What the session layer hands up and down: plain values, no behaviour."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,8 +79,6 @@ class StopOrder:
     continue_with: str | None = None
     #: Once recorded, what became of the messages that waited; see :func:`core.session.inbox.hold`.
     fates: dict[str, Any] | None = None
-    #: What is decided together with its record, right behind it; not if it joins another stop. Gets the transaction.
-    also: Callable[[Any], None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the turn's row."""
@@ -104,6 +101,8 @@ class StopRecord:
     is_stopped: bool
     #: What became of the messages that waited; see :func:`core.session.inbox.hold`. None: not known.
     fates: dict[str, Any] | None
+    #: What was decided with it; see :meth:`core.session.turn.Turn.stop`.
+    beside: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -40,6 +41,8 @@ class TurnStop:
         # The same for stops that depend on a claim. They join nothing: only the first stop of all counts among them.
         self._claimed: list[StopOrder] = []
         self._stock: Stock | None = None
+        # What is decided with the record of the turn's stop.
+        self._beside: Callable[[Transaction], Any] | None = None
         self._recorded: Future[StopRecord] | None = None
         self._reached = threading.Event()
         self._receipt_so_far: list[dict[str, Any]] = []
@@ -50,12 +53,15 @@ class TurnStop:
 
     # -- whoever stops ---------------------------------------------------------------------------
 
-    def stop(self, order: StopOrder, claim: AbstractContextManager[bool] | None = None) -> Verdict:
+    def stop(
+        self, order: StopOrder, claim: AbstractContextManager[bool] | None = None,
+        beside: Callable[[Transaction], Any] | None = None,
+    ) -> Verdict:  # fmt: skip
         """See :meth:`core.session.turn.Turn.stop`."""
         turn = self._turn
         orders = self._orders if claim is None else self._claimed
         orders.append(order)
-        verdict = turn.scope.cancel(order.cause, claim=claim)
+        verdict = turn.scope.cancel(order.cause, partial(setattr, self, "_beside", beside), claim)
         if claim is not None and verdict is not Verdict.FIRST:
             orders.remove(order)
             return verdict
@@ -83,9 +89,10 @@ class TurnStop:
         """Until a stop of the turn has told everything that it found, and is in the writer's queue. Bounded."""
         return self._reached.wait(self._turn.cancel_timeout_s * 2)
 
-    def wait_recorded(self, timeout_s: float) -> StopRecord | None:
-        """Until the stop is durable; raises what came of recording it, or ``TimeoutError``. None: it is not on the way."""
-        return self._recorded.result(timeout_s) if self._recorded is not None else None
+    @property
+    def recorded(self) -> Future[StopRecord] | None:
+        """What comes of recording the stop. Who takes that back leaves it to the turn's end. None: it is not on the way."""
+        return self._recorded
 
     @property
     def receipt_so_far(self) -> list[dict[str, Any]]:
@@ -109,7 +116,7 @@ class TurnStop:
         self._take_stock()
         order, turn = self.order_in_force(), self._turn
         if order is not None:
-            self._recorded = turn.record(partial(_record, turn=turn, order=order))
+            self._recorded = turn.record(partial(_record, turn=turn, order=order, beside=self._beside))
         if len(turn.calls) > CROWD:
             # The writer, and whoever waits for it, would have to queue behind all the threads that are woken next.
             self._wait_record_first()
@@ -154,8 +161,8 @@ class TurnStop:
         return self._stock.final()
 
 
-def _record(tx: Transaction, turn: Turn, order: StopOrder) -> StopRecord:
+def _record(
+    tx: Transaction, turn: Turn, order: StopOrder, beside: Callable[[Transaction], Any] | None
+) -> StopRecord:
     record = note_stop(tx, turn.start.run_id, turn.start.turn_id, order)
-    if order.also is not None:
-        order.also(tx)
-    return record
+    return replace(record, beside=beside(tx)) if beside is not None and record.is_stopped else record

@@ -163,7 +163,7 @@ class Tool(ABC):
     stops: Stops
     #: What a call is in the receipt.
     kind: CallKind = CallKind.TOOL
-    #: Seconds after which a call is ended with cause ``deadline``; None: the tool keeps a limit of its own.
+    #: Seconds after which a call is ended with cause ``deadline``; None: it has a limit of its own, or none.
     timeout_s: float | None = None
     #: The promise: a call has ended so many seconds after its stop. One that has not is left behind (``abandoned``).
     ends_within_s: float = ABANDON_AFTER_S
