@@ -1,13 +1,14 @@
 """Shortening the history on the chat page: a line where it happened, and everything that was said stays."""
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, ViewportSize, expect
 
 from tests.browser.chat_log import STARTED, TURN, show_log
 from tests.browser.chat_page import (
     chips,
     expect_answer,
     expect_ended,
+    expect_working,
     last_turn,
     start_counting,
     stop_button,
@@ -81,6 +82,7 @@ def test_a_stopped_shortening_changes_nothing_and_takes_no_other_message(page: P
     shorten(page)
     expect(line(page)).to_contain_text("Shortening the history for the model…")
     expect(page.locator("#progress-text")).to_contain_text("Shortening the history")
+    expect_working(page)
     expect(page.get_by_role("radio", name="Instead")).to_be_hidden()
     stop_button(page).click()
 
@@ -106,3 +108,20 @@ def test_a_shortening_that_the_server_made_by_itself_stands_in_its_turn(page: Pa
     expect(line(page)).to_contain_text("≈ 31,000 → 2,100 tokens.")
     expect(last_turn(page).locator(".bubble")).to_have_text("Look it up")
     expect(page.get_by_role("button", name="Undo")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_what_a_stopped_shortening_says_stands_line_below_line(page: Page, server: ChatServer, width: int) -> None:
+    page.set_viewport_size(ViewportSize(width=width, height=800))
+    inbox = {"policy": "keep", "kept": ["m"], "returned": [], "withdrawn": []}
+    usage = {"calls": 1, "input_tokens": 200, "output_tokens": 60, "source": "estimated"}
+    begin = {"type": "turn_started", "turn_id": TURN, "input": "", "number": 1, "kind": "compaction"}
+    end = {"type": "turn_cancelled", "turn_id": TURN, "cause": "user", "receipt": [], "inbox": inbox, "usage": usage}
+
+    show_log(page, server, [STARTED[0], begin, end, {"type": "run_cancelled", "cause": "user"}])
+
+    expect(last_turn(page).locator(".inbox-fate")).to_have_text("1 waiting message was kept.")
+    kept, used = (last_turn(page).locator(name).bounding_box() for name in (".inbox-fate", ".usage"))
+    assert kept is not None
+    assert used is not None
+    assert used["y"] >= kept["y"] + kept["height"]

@@ -83,7 +83,10 @@ def test_a_refused_message_stays_with_the_servers_reason(page: Page) -> None:
     send(page, "x" * 1_100_000)
 
     expect(page.locator(".pending .fate")).to_contain_text("A body may be 1 MiB at most")
+    page.clock.install()
     page.get_by_role("button", name="Discard").click()
+    expect(page.locator(".pending .fate")).to_contain_text("discarded")
+    page.clock.fast_forward(11_000)
     expect(page.locator(".pending")).to_have_count(0)
     expect_answer(page)
 

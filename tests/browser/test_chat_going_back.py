@@ -241,12 +241,12 @@ def test_a_turn_that_failed_offers_all_ways_and_a_batch_run_none(page: Page, ser
 
 def test_a_refusal_is_shown_with_the_servers_reason_and_the_ways_stay(page: Page) -> None:
     stop_counting(page)
-    problem = {"code": "turn_not_stopped", "detail": "The newest turn came to its end."}
-    page.route("**/rollback", lambda route: route.fulfill(status=409, json=problem))
+    problem = {"code": "insufficient_scope", "detail": "This token may not go back."}
+    page.route("**/rollback", lambda route: route.fulfill(status=403, json=problem))
 
     press(page, "Take it out")
 
-    expect(page.locator("#trouble-text")).to_have_text("The turn was not taken out: The newest turn came to its end.")
+    expect(page.locator("#trouble-text")).to_have_text("The turn was not taken out: This token may not go back.")
     expect(ways_back(page)).to_have_text(ALL_WAYS)
     page.unroute("**/rollback")
     press(page, "Take it out")

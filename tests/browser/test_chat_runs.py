@@ -27,7 +27,7 @@ DELAY_S = 0.4
 #: Notes each distinct sight of the page, once a frame.
 WATCH = """() => {
     window.sights = [];
-    const shown = (node) => node !== null && node.offsetParent !== null;
+    const shown = (node) => node !== null && node.checkVisibility({visibilityProperty: true});
     const look = () => {
         const stop = document.querySelector("#stop");
         const entry = document.querySelector("#chats a[aria-current] .chat-state span");

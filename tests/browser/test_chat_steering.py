@@ -14,7 +14,6 @@ from tests.browser.chat_page import (
     FOUR_GOALS,
     SHORT,
     chips,
-    expect_answer,
     expect_ended,
     expect_working,
     last_turn,
@@ -301,29 +300,6 @@ def test_a_message_that_the_server_has_not_accepted_is_still_there_after_a_reloa
         page.reload()
     stop_button(page).click()
     expect(chips(page)).to_have_count(1)
-
-
-# -- the choice --------------------------------------------------------------------------------------
-
-
-def test_what_a_message_means_is_chosen_by_the_keyboard_and_remembered(page: Page) -> None:
-    choice = page.get_by_role("group", name="What the message means to the answer at work")
-    expect(choice).to_be_hidden()
-    start_counting(page)
-    expect(page.get_by_role("radio", name="After this")).to_be_checked()
-    expect(page.locator("#means-explained")).to_have_text("Waits until this turn is over, then it is the next message.")
-
-    message_box(page).press("Shift+Tab")
-    page.keyboard.press("ArrowRight")
-
-    for _ in range(2):
-        expect(page.get_by_role("radio", name="Add to it")).to_be_checked()
-        expect(page.locator("#means-explained")).to_contain_text("at its next step")
-        page.reload()
-        expect(choice).to_be_visible()
-    stop_button(page).click()
-    expect(choice).to_be_hidden()
-    expect_answer(page)
 
 
 # -- stops that are not the user's -------------------------------------------------------------------

@@ -2,29 +2,31 @@
 
 import { serverNow } from "./api.js";
 import { Conversation } from "./conversation.js";
+import { Drawing } from "./drawing.js";
 import { onEscape } from "./escape.js";
-import { forgetToken, getToken, setToken, takeTokenFromAddress } from "./token.js";
+import { refusalWords } from "./refusal_words.js";
 import { noteSeenTo } from "./remembered.js";
+import { guardSameSpot } from "./same_spot.js";
+import { forgetToken, getToken, takeTokenFromAddress } from "./token.js";
 import { Announcer } from "./view/announcer.js";
 import { ComposerView } from "./view/composer.js";
 import { setText, showText } from "./view/dom.js";
 import { HeadView } from "./view/head.js";
+import { Menu } from "./view/menu.js";
 import { ProgressView } from "./view/progress.js";
 import { Sidebar } from "./view/sidebar.js";
+import { SignIn } from "./view/sign_in.js";
 import { TranscriptView } from "./view/transcript.js";
 import { TrayView } from "./view/tray.js";
 
-const DRAW_MS = 40; // at least; a page that is slow to draw is drawn less often
 const TICK_MS = 250;
 const LIST_MS = 15000;
 
 const $ = (id) => document.getElementById(id);
 
 let conversation = null;
-let changedTurns = new Set(); // null: all
-let drawTimer = 0;
-let drawCost = 0;
 
+const drawing = new Drawing(draw);
 const head = new HeadView($("title"), $("run-state"));
 const announcer = new Announcer($("announcer"));
 const progress = new ProgressView({
@@ -33,21 +35,26 @@ const progress = new ProgressView({
 });
 const composer = new ComposerView(
   {
-    form: $("composer"), box: $("message"), send: $("send"), modes: $("modes"), explained: $("means-explained"),
-    keys: $("keys"),
+    form: $("composer"), box: $("message"), send: $("send"), means: $("means"), modes: $("modes"),
+    explained: $("means-explained"),
   },
   send,
 );
 const tray = new TrayView($("tray"), {
   back: (text) => composer.write(text),
-  retry: (item) => conversation.retry(item, composer.mode),
-  changed: () => scheduleDraw(null),
+  retry: (item) => conversation.retry(item, composer.useMode()),
+  changed: () => drawing.ask(null),
   left: () => composer.focus(),
 });
 const transcript = new TranscriptView($("transcript"), $("scroller"), goBack, () => conversation.undoCompaction());
 const sidebar = new Sidebar($("chats"), $("more-chats"), (error) => {
   if (error.status === 401) askForToken(error.detail);
 });
+const menu = new Menu({ app: $("app"), button: $("menu"), shade: $("shade"), first: $("new-chat") });
+const signIn = new SignIn(
+  { section: $("sign-in"), form: $("sign-in-form"), token: $("token"), why: $("sign-in-why"), app: $("app") },
+  start,
+);
 
 // -- which conversation ----------------------------------------------------------------------
 
@@ -57,10 +64,11 @@ function open(runId) {
   conversation?.close();
   transcript.clear();
   announcer.clear();
+  progress.clear();
   showConnection("connected");
   $("trouble").hidden = true;
   conversation = new Conversation(runId, {
-    changed: (turnIds) => scheduleDraw(turnIds),
+    changed: (turnIds) => drawing.ask(turnIds),
     connection: showConnection,
     runs: () => sidebar.refresh(),
     address: () => putRunInAddress(),
@@ -68,7 +76,7 @@ function open(runId) {
     trouble: showTrouble,
   });
   composer.open(runId);
-  draw();
+  drawing.now();
   transcript.scrollToEnd();
 }
 
@@ -82,40 +90,24 @@ function putRunInAddress() {
 function startNewChat() {
   open(null);
   putRunInAddress();
-  showMenu(false);
+  menu.close();
   composer.focus();
 }
 
 // -- drawing -----------------------------------------------------------------------------------
 
-function scheduleDraw(turnIds) {
-  if (turnIds === null) {
-    changedTurns = null;
-    draw(); // the user did something: it shows at once
-    return;
-  }
-  if (changedTurns !== null) for (const id of turnIds) changedTurns.add(id);
-  if (drawTimer === 0) drawTimer = setTimeout(draw, Math.max(DRAW_MS, drawCost * 4));
-}
-
-function draw() {
-  clearTimeout(drawTimer);
-  drawTimer = 0;
+function draw(turnIds) {
   if (conversation === null) return;
-  const turns = changedTurns;
-  changedTurns = new Set();
   const now = serverNow();
-  const started = performance.now();
   const { isAtEnd } = transcript;
   progress.update(conversation, now);
   tray.update(conversation);
   composer.update(conversation);
-  transcript.update(conversation, turns, now);
+  transcript.update(conversation, turnIds, now);
   if (isAtEnd) transcript.scrollToEnd();
   announcer.update(conversation);
   head.update(conversation);
   sidebar.update(conversation);
-  drawCost = performance.now() - started;
 }
 
 function showConnection(word) {
@@ -127,7 +119,7 @@ function showTrouble(error, what) {
     askForToken(error.detail);
     return;
   }
-  setText($("trouble-text"), `${what}: ${error.detail ?? error.message}`);
+  setText($("trouble-text"), `${what}: ${refusalWords(error)}`);
   $("trouble").hidden = false;
 }
 
@@ -137,7 +129,7 @@ function send() {
   const text = composer.take();
   if (text === null) return;
   $("trouble").hidden = true;
-  conversation.send(text, composer.mode);
+  conversation.send(text, composer.useMode());
   transcript.scrollToEnd();
 }
 
@@ -160,43 +152,17 @@ function goBack(way, isByKey) {
   if (isByKey) composer.focus();
 }
 
-/** Whether it was open. */
-function closeMenu() {
-  const wasOpen = !$("shade").hidden;
-  if (wasOpen) showMenu(false);
-  return wasOpen;
-}
-
-function showMenu(isShown) {
-  $("app").classList.toggle("menu-open", isShown);
-  $("shade").hidden = !isShown;
-  $("menu").setAttribute("aria-expanded", String(isShown));
-  if (isShown) $("new-chat").focus();
-}
-
 // -- signing in --------------------------------------------------------------------------------
 
 function askForToken(why) {
   conversation?.close();
   conversation = null;
   forgetToken();
-  $("app").hidden = true;
-  $("sign-in").hidden = false;
-  showText($("sign-in-why"), why);
-  $("token").focus();
-}
-
-function signIn(event) {
-  event.preventDefault();
-  // The whole address that the server printed is as good as the token in it.
-  setToken($("token").value.replace(/^.*token=/, ""));
-  $("token").value = "";
-  start();
+  signIn.ask(why);
 }
 
 function start() {
-  $("sign-in").hidden = true;
-  $("app").hidden = false;
+  signIn.close();
   open(runInAddress());
   sidebar.refresh();
   composer.focus();
@@ -207,7 +173,7 @@ function onAddress() {
     if (getToken()) start();
     return;
   }
-  showMenu(false);
+  menu.close();
   if (runInAddress() !== conversation.runId) open(runInAddress());
 }
 
@@ -216,13 +182,11 @@ function onAddress() {
 $("show-question").addEventListener("click", showQuestion);
 $("stop").addEventListener("click", () => conversation.stop());
 $("new-chat").addEventListener("click", startNewChat);
-$("menu").addEventListener("click", () => showMenu($("shade").hidden));
-$("shade").addEventListener("click", () => showMenu(false));
 $("trouble-close").addEventListener("click", () => ($("trouble").hidden = true));
-$("sign-in-form").addEventListener("submit", signIn);
+guardSameSpot(document);
 onEscape({
   conversation: () => ($("app").hidden ? null : conversation),
-  isTaken: closeMenu,
+  isTaken: () => menu.close(),
   stopped: () => progress.offerEnd(serverNow()),
 });
 window.addEventListener("hashchange", onAddress);

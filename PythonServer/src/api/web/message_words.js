@@ -1,12 +1,23 @@
 // Messages to a turn at work, in words: what each mode means, how a message waits, and what a stop did with it.
 
-/** In the order in which they are offered. */
+/** In the order in which they are offered. `send` says what a click sends; what `isCutting` ends what runs now. */
 export const MODES = {
-  queue: { word: "After this", explained: "Waits until this turn is over, then it is the next message." },
-  steer: { word: "Add to it", explained: "The model reads it at its next step; what runs now goes on." },
-  redirect: { word: "Correct it", explained: "Interrupts the model with your correction; tools finish first." },
-  interrupt: { word: "Instead", explained: "Stops this turn, and starts the next one with your message." },
+  queue: { word: "After this", send: "Send", explained: "Waits until this turn is over, then it is the next message." },
+  steer: {
+    word: "Add to it", send: "Add to it", explained: "The model reads it at its next step; what runs now goes on.",
+  },
+  redirect: {
+    word: "Correct it", send: "Correct it", isCutting: true,
+    explained: "Interrupts the model with your correction; tools finish first.",
+  },
+  interrupt: {
+    word: "Instead", send: "Stop and send", isCutting: true,
+    explained: "Stops this turn, and starts the next one with your message.",
+  },
 };
+
+/** What a message means if the user says nothing else. */
+export const USUAL_MODE = "queue";
 
 const QUEUED = {
   queue: "waiting: it is sent when this turn is over",

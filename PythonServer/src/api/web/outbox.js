@@ -33,7 +33,7 @@ export class Outbox {
   restore() {
     const error = new ApiError(0, "unreachable", "the page was left before the server had answered");
     for (const item of getUnsent(this.#conversation.runId)) {
-      this.items.push({ ...item, means: {}, answer: null, error, isStopWanted: false });
+      this.items.push({ ...item, means: {}, answer: null, error, isStopWanted: false, isDiscarded: false });
     }
   }
 
@@ -42,7 +42,9 @@ export class Outbox {
     // What the event log says of it after this point is this message, should the answer come later than the event.
     const { chat, turn } = this.#conversation;
     const means = mode === null ? {} : { mode, if_turn: turn.id };
-    const item = { id: newId(), text, means, afterSeq: chat.seq, answer: null, error: null, isStopWanted: false };
+    const item = {
+      id: newId(), text, means, afterSeq: chat.seq, answer: null, error: null, isStopWanted: false, isDiscarded: false,
+    };
     this.items.push(item);
     this.#keep();
     this.#queue(item);
@@ -56,7 +58,14 @@ export class Outbox {
     this.#queue(item);
   }
 
-  discard(item) {
+  /** A message that was refused is not to be sent; until it is forgotten, that can be taken back. */
+  discard(item, isDiscarded = true) {
+    item.isDiscarded = isDiscarded;
+    this.#keep();
+    this.#conversation.onChanged();
+  }
+
+  forget(item) {
     this.items = this.items.filter((other) => other !== item);
     this.#keep();
     this.#conversation.onChanged();
@@ -83,7 +92,7 @@ export class Outbox {
   }
 
   #keep(runId = this.#conversation.runId) {
-    const unsent = this.items.filter(({ answer }) => answer === null);
+    const unsent = this.items.filter(({ answer, isDiscarded }) => answer === null && !isDiscarded);
     keepUnsent(runId, unsent.map(({ id, text, afterSeq }) => ({ id, text, afterSeq })));
   }
 

@@ -1,4 +1,4 @@
-// What this browser remembers, so that nothing that was typed is lost by a reload: drafts, what a message is to mean,
+// What this browser remembers, so that nothing that was typed is lost by a reload: drafts, messages that were not sent,
 // and which messages that came back were seen to.
 
 const KEY = "pythonserver";
@@ -19,18 +19,23 @@ export const getUnsent = (runId) => JSON.parse(sessionStorage.getItem(unsentKey(
 export const keepUnsent = (runId, items) =>
   keep(sessionStorage, unsentKey(runId), items.length === 0 ? "" : JSON.stringify(items));
 
-export const getMode = () => localStorage.getItem(`${KEY}.mode`);
-export const keepMode = (mode) => keep(localStorage, `${KEY}.mode`, mode);
-
 /** Whether a message that came back is in the message box again, or was let go of. */
 export const isSeenTo = (messageId) => seenTo().includes(messageId);
 
 export function noteSeenTo(messageId) {
-  keep(localStorage, `${KEY}.seen`, JSON.stringify([...seenTo(), messageId].slice(-SEEN_TO)));
+  keepSeenTo([...seenTo(), messageId]);
+}
+
+export function forgetSeenTo(messageId) {
+  keepSeenTo(seenTo().filter((id) => id !== messageId));
 }
 
 function seenTo() {
   return JSON.parse(localStorage.getItem(`${KEY}.seen`) ?? "[]");
+}
+
+function keepSeenTo(ids) {
+  keep(localStorage, `${KEY}.seen`, JSON.stringify(ids.slice(-SEEN_TO)));
 }
 
 /** What is too long for the browser is not remembered. */

@@ -49,7 +49,13 @@ export class Standing {
 
   /** Whether a message may say what it means to the turn at work. */
   get isTalkedTo() {
-    return this.turn !== null && !this.isStopping && !this.turn.isCompaction && this.chat.isInteractive;
+    return this.turn !== null && !this.isStopping && this.isTalkative;
+  }
+
+  /** Whether what is at work, or about to be, takes messages while nobody stops it. */
+  get isTalkative() {
+    const isCompaction = this.turn?.isCompaction ?? this.goingBack.pending?.way === "compact";
+    return this.isBusy && !isCompaction && this.chat.isInteractive;
   }
 
   /** The chats of the session, oldest run first. */

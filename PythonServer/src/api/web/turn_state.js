@@ -74,12 +74,15 @@ const ON_TURN = {
 
 /** `handedIn` are the messages that came before it from elsewhere. */
 export function newTurn(event, handedIn) {
+  const isCompaction = event.kind === "compaction";
   return {
     handedIn,
-    id: event.turn_id, number: event.number, input: event.input, seq: event.seq, state: "queued",
+    id: event.turn_id, number: event.number, input: event.input, seq: event.seq,
+    /** No event says that a compaction is at work. */
+    state: isCompaction ? "running" : "queued",
     messageId: event.message_id ?? null,
     /** It shortens the history, and says nothing. */
-    isCompaction: event.kind === "compaction",
+    isCompaction,
     startedAt: Date.parse(event.at), endedAt: null,
     /** goal id -> goal, parents before children; `top` holds the outermost ones. */
     goals: new Map(), top: [],

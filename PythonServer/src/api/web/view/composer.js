@@ -1,18 +1,24 @@
 // The message box: what is being written, and what it means to a turn at work.
 
-import { MODES } from "../message_words.js";
-import { NEW, getDraft, getMode, keepDraft, keepMode } from "../remembered.js";
+import { MODES, USUAL_MODE } from "../message_words.js";
+import { NEW, getDraft, keepDraft } from "../remembered.js";
 import { h, setText } from "./dom.js";
+import { Room } from "./room.js";
 
 export class ComposerView {
   #nodes;
   #runId = null;
-  #mode = MODES[getMode()] === undefined ? "queue" : getMode();
+  #turnId = null;
+  #isTalkedTo = false;
+  #mode = USUAL_MODE;
+  #choices = new Map(); // mode -> radio button
+  #means; // Room
 
-  /** `nodes` are the elements `form, box, send, modes, explained, keys`. */
+  /** `nodes` are the elements `form, box, send, means, modes, explained`. */
   constructor(nodes, onSend) {
     this.#nodes = nodes;
-    const { form, box, modes } = nodes;
+    const { form, box, means, modes } = nodes;
+    this.#means = new Room(means);
     modes.append(...Object.entries(MODES).map(([mode, { word }]) => this.#choice(mode, word)));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -24,16 +30,19 @@ export class ComposerView {
       onSend();
     });
     box.addEventListener("input", () => this.#keep());
-    this.#showMode();
+    this.#choose(USUAL_MODE);
   }
 
-  /** What a message means to the turn at work, as the user has chosen. */
-  get mode() {
-    return this.#mode;
+  /** What a message that is sent now means to the turn at work. To cut that off is chosen for one message only. */
+  useMode() {
+    const mode = this.#mode;
+    if (MODES[mode].isCutting) this.#choose(USUAL_MODE);
+    return mode;
   }
 
   /** Another chat: what was being written in it. */
   open(runId) {
+    this.#means.close();
     this.#runId = runId;
     this.#nodes.box.value = getDraft(runId ?? NEW);
   }
@@ -45,11 +54,16 @@ export class ComposerView {
     this.#keep();
   }
 
-  update({ isTalkedTo, questions }) {
-    const { modes, keys, box } = this.#nodes;
-    modes.parentNode.hidden = !isTalkedTo;
-    keys.hidden = isTalkedTo;
-    this.#showMode(isTalkedTo);
+  update({ isTalkedTo, isTalkative, turn, questions }) {
+    const { box } = this.#nodes;
+    if (isTalkedTo) this.#means.fill();
+    else if (isTalkative) this.#means.vacate();
+    else this.#means.leave();
+    this.#isTalkedTo = isTalkedTo;
+    // What was chosen is about one turn, and its successor may begin while the user writes.
+    const isSameTurn = this.#turnId === (turn?.id ?? null);
+    this.#turnId = turn?.id ?? null;
+    this.#choose(isSameTurn ? this.#mode : USUAL_MODE);
     const words = questions.length > 0 ? "Or write a message" : "Write a message";
     if (box.placeholder !== words) box.placeholder = words;
   }
@@ -91,18 +105,17 @@ export class ComposerView {
   }
 
   #choice(mode, word) {
-    const input = h("input", { type: "radio", name: "mode", value: mode, checked: mode === this.#mode });
-    input.addEventListener("change", () => {
-      this.#mode = mode;
-      keepMode(mode);
-      this.#showMode(true);
-    });
+    const input = h("input", { type: "radio", name: "mode", value: mode });
+    input.addEventListener("change", () => this.#choose(mode));
+    this.#choices.set(mode, input);
     return h("label", { title: MODES[mode].explained }, input, h("span", {}, word));
   }
 
-  #showMode(isTalkedTo = false) {
+  #choose(mode) {
     const { send, explained } = this.#nodes;
-    setText(explained, MODES[this.#mode].explained);
-    setText(send, isTalkedTo && this.#mode === "interrupt" ? "Stop and send" : "Send");
+    this.#mode = mode;
+    this.#choices.get(mode).checked = true;
+    setText(explained, MODES[mode].explained);
+    setText(send, MODES[this.#isTalkedTo ? mode : USUAL_MODE].send);
   }
 }

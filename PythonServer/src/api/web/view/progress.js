@@ -5,9 +5,11 @@ import { hasText, openCalls } from "../parts.js";
 import { runningWords } from "../tool_words.js";
 import { FINAL_GOAL, WAYS_BACK, duration } from "../words.js";
 import { icon, setText } from "./dom.js";
+import { Room } from "./room.js";
 
 export class ProgressView {
   #nodes;
+  #room;
   #conversation = null;
   #isEndOffered = false;
   #shownIcon = "";
@@ -15,6 +17,12 @@ export class ProgressView {
   /** `nodes` are the elements `line, icon, text, hint, word, show`; `show` leads to the question that waits. */
   constructor(nodes) {
     this.#nodes = nodes;
+    this.#room = new Room(nodes.line);
+  }
+
+  /** Another conversation. */
+  clear() {
+    this.#room.close();
   }
 
   update(conversation, now) {
@@ -23,7 +31,8 @@ export class ProgressView {
     const isStopping = conversation.isBusy && conversation.isStopping;
     this.#isEndOffered &&= isStopping && conversation === this.#conversation && !conversation.stopper.isEnding;
     this.#conversation = conversation;
-    line.hidden = !conversation.isBusy;
+    if (conversation.isBusy) this.#room.fill();
+    else this.#room.leave();
     line.classList.toggle("is-stopping", isStopping);
     // Never disabled: it keeps the focus, and a further press hurries up a stop that has to be sent again.
     setText(word, isStopping ? "Stopping…" : "Stop");

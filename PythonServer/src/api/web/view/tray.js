@@ -1,14 +1,17 @@
 // Above the message box: the messages that wait, those that came back, and those that were not sent.
 
 import { isWaiting } from "../inbox_state.js";
+import { LetGo } from "../let_go.js";
 import { fateWords, modeMark } from "../message_words.js";
-import { isSeenTo, noteSeenTo } from "../remembered.js";
-import { h, setText, showText } from "./dom.js";
+import { refusalWords } from "../refusal_words.js";
+import { forgetSeenTo, isSeenTo, noteSeenTo } from "../remembered.js";
+import { MessageRow } from "./message_row.js";
 
 export class TrayView {
   #node;
   #rows = new Map(); // key -> MessageRow
   #on;
+  #letGo;
 
   /**
    * `on.back(text)`: a text is to go into the message box. `on.retry(item)`; `on.changed()`: draw it anew; `on.left()`:
@@ -17,6 +20,7 @@ export class TrayView {
   constructor(node, on) {
     this.#node = node;
     this.#on = on;
+    this.#letGo = new LetGo(() => on.changed());
   }
 
   update(conversation) {
@@ -34,13 +38,15 @@ export class TrayView {
       previous = row.node;
     }
     this.#node.hidden = shown.size === 0;
-    if (hadFocus !== null && hadFocus !== document.activeElement) this.#focusAgain(hadFocus);
+    if (hadFocus !== null && (hadFocus !== document.activeElement || hadFocus.hidden)) this.#focusAgain(hadFocus);
   }
 
-  /** A row that moves, or goes, loses the focus. */
+  /** A row that moves, or goes, loses the focus; so does a button that makes way for another. */
   #focusAgain(node) {
-    if (this.#node.contains(node) && !node.hidden) node.focus();
-    else this.#on.left();
+    const instead = this.#node.contains(node) ? node.parentNode.querySelector("button:not([hidden])") : null;
+    if (instead === null) this.#on.left();
+    else if (node.hidden) instead.focus();
+    else node.focus();
   }
 
   #waiting(conversation) {
@@ -58,34 +64,56 @@ export class TrayView {
 
   #unsent({ outbox, turn }) {
     const items = outbox.unconfirmed().filter((item) => item.error !== null || turn !== null);
-    return items.map((item) => [item.id, {
-      text: item.text, fate: item.error === null ? "sending" : "unsent",
-      words: item.error === null ? "sending…" : `not sent: ${item.error.detail}`,
-      buttons: item.error === null ? [] : [
-        ["Try again", () => this.#on.retry(item)],
-        ["Discard", () => outbox.discard(item)],
-      ],
-    }]);
+    return items.map((item) => [item.id, this.#unsentRow(item, outbox)]);
+  }
+
+  #unsentRow(item, outbox) {
+    const { id, text, error } = item;
+    if (error === null) return { text, fate: "sending", words: "sending…", buttons: [] };
+    if (item.isDiscarded) return this.#letGoRow(id, text, "discarded", () => outbox.discard(item, false));
+    const discard = () => {
+      this.#letGo.add(id, () => outbox.forget(item));
+      outbox.discard(item);
+    };
+    return {
+      text, fate: "unsent", words: `not sent: ${refusalWords(error)}`,
+      buttons: [["Try again", () => this.#on.retry(item)], ["Discard", discard]],
+    };
   }
 
   /** Those of earlier runs of the session, too: they are nowhere else. */
   #cameBack({ chats }) {
     const messages = chats.flatMap((each) => [...each.messages.values()]);
-    const left = messages.filter((message) => !isWaiting(message) && !isSeenTo(message.id));
-    return left.map((message) => [message.id, {
-      text: message.text, fate: message.fate, words: fateWords(message), id: message.id,
-      buttons: [
-        ["Write it again", () => {
-          this.#on.back(message.text);
-          this.#see(message);
-        }],
-        ["Dismiss", () => this.#see(message)],
-      ],
-    }]);
+    const isLeft = ({ id }) => !isSeenTo(id) || this.#letGo.has(id);
+    const left = messages.filter((message) => !isWaiting(message) && isLeft(message));
+    return left.map((message) => [message.id, this.#cameBackRow(message)]);
   }
 
-  #see({ id }) {
-    noteSeenTo(id);
+  #cameBackRow(message) {
+    const { id, text, fate } = message;
+    if (isSeenTo(id)) return this.#letGoRow(id, text, "dismissed", () => this.#after(() => forgetSeenTo(id)));
+    const writeAgain = () => this.#after(() => {
+      this.#on.back(text);
+      noteSeenTo(id);
+    });
+    const dismiss = () => this.#after(() => {
+      this.#letGo.add(id);
+      noteSeenTo(id);
+    });
+    const buttons = [["Write it again", writeAgain], ["Dismiss", dismiss]];
+    return { text, fate, words: fateWords(message), id, buttons };
+  }
+
+  #letGoRow(id, text, words, restore) {
+    const undo = () => {
+      this.#letGo.takeBack(id);
+      restore();
+    };
+    return { text, fate: "let-go", words, buttons: [["Undo", undo]] };
+  }
+
+  #after(change) {
+    change();
     this.#on.changed();
   }
 
@@ -97,54 +125,5 @@ export class TrayView {
   #drop(key) {
     this.#rows.get(key).node.remove();
     this.#rows.delete(key);
-  }
-}
-
-class MessageRow {
-  node;
-  #text = h("div", { class: "bubble" });
-  #mark = h("span", { class: "mark", hidden: true });
-  #words = h("span", {});
-  #buttons = [];
-  #fate = h("p", { class: "fate" }, this.#mark, this.#words);
-
-  constructor() {
-    this.node = h("li", { class: "pending" }, this.#text, this.#fate);
-  }
-
-  update({ text, fate, words, mark = null, buttons, isBusy = false, id = null }) {
-    this.node.dataset.fate = fate;
-    if (id !== null) this.node.dataset.messageId = id;
-    setText(this.#text, text);
-    this.#text.title = text.length > 80 ? text : "";
-    showText(this.#mark, mark);
-    setText(this.#words, words);
-    buttons.forEach((button, index) => this.#button(index).update(button || null, isBusy));
-    this.#buttons.slice(buttons.length).forEach((button) => button.update(null, isBusy));
-  }
-
-  #button(index) {
-    if (this.#buttons[index] === undefined) {
-      this.#buttons[index] = new RowButton();
-      this.#fate.append(this.#buttons[index].node);
-    }
-    return this.#buttons[index];
-  }
-}
-
-class RowButton {
-  node = h("button", { type: "button", class: "quiet small", hidden: true });
-  #press = () => {};
-
-  constructor() {
-    this.node.addEventListener("click", () => this.#press());
-  }
-
-  update(button, isBusy) {
-    this.node.hidden = button === null;
-    if (button === null) return;
-    setText(this.node, button[0]);
-    this.node.setAttribute("aria-disabled", String(isBusy)); // not disabled: it keeps the focus
-    [, this.#press] = button;
   }
 }
