@@ -35,6 +35,21 @@ def import_session(api: Api, lines: Lines, query: str = "") -> Run:
     return Run(api, {**answer.json(), "turn_id": ""})
 
 
+def session_line(session_id: str) -> dict[str, Any]:
+    """The first line of a session without a title."""
+    at = "2026-01-01T00:00:00Z"
+    return {"type": "session", "format": 1, "session_id": session_id, "title": None, "created_at": at}
+
+
+def turn_line(turn_id: str, **fields: Any) -> dict[str, Any]:
+    """A turn that was completed, with as little in it as may be."""
+    nothing = dict.fromkeys(("cause", "reason", "error", "receipt", "usage", "note", "history", "left_out", "ended_at"))
+    return {
+        "type": "turn", "turn_id": turn_id, "run_id": "r_1", "state": "completed", "input": "a", "messages": [],
+        "goals": [], "started_at": "2026-01-01T00:00:00Z", **nothing, **fields,
+    }  # fmt: skip
+
+
 def comparable(lines: Lines) -> Lines:
     """The lines without what is new in every import; turns are numbered instead of named."""
     numbers = {line["turn_id"]: number for number, line in enumerate(lines) if line["type"] == "turn"}

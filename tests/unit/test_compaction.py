@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import insert
 
 from core.engine.recovery import settle_lost_turns
-from core.errors import ProviderNonsense, TurnIsOver
+from core.errors import ProviderNonsense, ProviderRejected, TurnIsOver
+from core.session import compacting
 from core.session.compacting import commit
 from core.session.compaction import Compaction, compacted, find_cut, read_in_force, shortened, tokens_of
 from core.session.compaction_moves import start_compaction
@@ -202,6 +204,19 @@ def test_a_compaction_that_a_lost_server_left_is_never_taken_up_as_a_turn_of_the
     assert store.run(asked.run_id)["state"] == "awaiting_input"
     ends = [json.loads(event.json) for event in store.events(asked.run_id) if event.type == "turn_cancelled"]
     assert [(end["turn_id"], end["cause"], end["messages"]) for end in ends] == [(start.turn_id, "server_lost", [])]
+
+
+def test_one_that_failed_is_logged_without_the_words_of_the_model_server_which_may_quote_the_user(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ProviderRejected("invalid value, got 'my salary is 54321'", 400)
+
+    monkeypatch.setattr(compacting, "compact", refuse)
+    turn: Any = SimpleNamespace(start=SimpleNamespace(turn_id="t_1"))
+    history = _talk(6)
+    assert compacting.fitting(turn, lambda: None, history, None, limit=1) == history  # type: ignore[arg-type,return-value]
+    assert caplog.messages == ["t_1: the history was not compacted: provider_rejected"]
 
 
 # -- the summary -----------------------------------------------------------------------------

@@ -96,8 +96,10 @@ def test_the_list_is_kept_for_ten_minutes_and_shared_by_the_agents() -> None:
     assert models.lists == 2
 
 
-def test_a_refresh_that_fails_leaves_the_old_list_and_is_tried_again_a_minute_later() -> None:
-    results: list[Any] = [["m1"], ProviderNonsense("html"), ["m2"]]
+def test_a_refresh_that_fails_leaves_the_old_list_and_is_tried_again_a_minute_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    results: list[Any] = [["m1"], ProviderNonsense("it quotes what was asked"), ["m2"]]
 
     def lists(_: ModelCall) -> list[str]:
         result = results.pop(0)
@@ -111,6 +113,7 @@ def test_a_refresh_that_fails_leaves_the_old_list_and_is_tried_again_a_minute_la
     assert ask(agent) == "1"
     clock.now = model_catalog.FRESH_S
     assert (ask(agent), models.lists) == ("1", 2)
+    assert caplog.messages == ["the list of models could not be refreshed, the old one is used: provider_nonsense"]
     clock.now += model_catalog.TRY_AGAIN_S - 1
     assert (ask(agent), models.lists) == ("1", 2)
     clock.now += 1

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.cancellation import Cause, CauseWord
-from core.errors import ProviderError
+from core.errors import InvalidRequest, ProviderError
 from core.plan.goal import Goal
+from core.session import portable
 from core.session.access import find_session
 from core.session.arrival import Arrival
 from core.session.foreign import MAX_CALL_ID, read_history
@@ -27,7 +28,7 @@ from core.session.turn import Turn
 from tests.support.api_client import PATIENCE_S
 from tests.support.core_kit import ALICE, Store, Turns, open_store, send
 from tests.support.core_plans import specs
-from tests.support.portable import Lines, comparable
+from tests.support.portable import Lines, comparable, session_line, turn_line
 
 _numbers = itertools.count(1)
 STOP = StopOrder(Cause(CauseWord.USER, "enough"))
@@ -154,3 +155,18 @@ def test_what_an_older_server_exported_is_still_read(tmp_path: Path) -> None:
         for name in ("resumes", "spec"):
             del lines[1][name]
         assert read_lines(lines)[1][0].resumes is None
+
+
+@pytest.mark.parametrize(("count", "told"), [(portable.MAX_TURNS + 1, 0), (1, portable.MAX_TOLD + 1)])
+def test_more_than_an_import_may_hold_is_refused_with_the_limit(count: int, told: int) -> None:
+    word = {"role": "user", "content": "and hurry"}
+    lines = [session_line("s"), *(turn_line(f"t{number}", messages=[word] * told) for number in range(count))]
+    with pytest.raises(InvalidRequest, match=r"^10,001 .*at most 10,000 ") as refused:
+        read_lines(lines)
+    assert refused.value.extra["errors"][0]["field"] == "lines"
+
+
+def test_as_much_as_an_import_may_hold_is_read() -> None:
+    word = {"role": "user", "content": "and hurry"}
+    lines = [session_line("s"), *(turn_line(f"t{number}", messages=[word]) for number in range(portable.MAX_TURNS))]
+    assert len(read_lines(lines)[1]) == portable.MAX_TURNS

@@ -117,6 +117,21 @@ def test_a_goal_that_was_abandoned_and_its_open_calls_say_so(book: CallBook) -> 
     assert not deaf.settle(Outcome.ALREADY_DONE, "late")
 
 
+def test_what_is_open_when_its_goal_is_over_was_left_behind_and_nothing_else(book: CallBook) -> None:
+    plan, goals = _plan()
+    deaf, ended, settled = _call(book), _call(book, "b"), _call(book, "b")
+    stock = Stock(book.snapshot(), plan.walk_all())
+    book.remove(ended)
+    settled.settle(Outcome.ABORTED, "socket shut")
+    for name in "ab":
+        goals[name].set_goal_status(GoalStatus.CANCELLED, USER)
+    assert _outcomes(stock.close()) == {
+        deaf.id: "abandoned", ended.id: "aborted", settled.id: "aborted", "a": "abandoned", "b": "cancelled",
+        "c": "not_started",
+    }  # fmt: skip
+    assert stock.close() == stock.final()
+
+
 def test_without_a_plan_there_are_calls_only(book: CallBook) -> None:
     wait = _call(book, None, CallKind.WAIT)
     stock = Stock(book.snapshot(), ())

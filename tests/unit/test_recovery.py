@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
 from core.cancellation import Cause, CauseWord
 from core.engine.recovery import settle_lost_turns
-from core.errors import ProviderError
+from core.errors import ProviderError, StoreError
 from core.events import TURN_ENDS, Event, EventType
 from core.plan.goal import Goal
 from core.session import queries
+from core.session.arrival import Arrival
+from core.session.earlier import read_earlier
+from core.session.going_back import resume
+from core.session.portable import read_lines
 from core.session.records import StopOrder, TurnStart
 from core.session.said import turn_messages
 from core.session.said_log import read_said
@@ -27,10 +32,11 @@ from core.session.stop_moves import request_stop
 from core.session.transcript import read_transcript
 from core.session.turn import Turn
 from core.session.turns import begin_turn
-from core.store.tables import turns
+from core.store.tables import events, runs, turns
 from tests.support.api_client import PATIENCE_S
-from tests.support.core_kit import Store, Turns, open_store, send, wait_set
+from tests.support.core_kit import ALICE, Store, Turns, open_store, send, wait_set
 from tests.support.core_plans import specs
+from tests.support.portable import session_line, turn_line
 
 STOP = StopOrder(Cause(CauseWord.USER, "enough"))
 TERMINATE = StopOrder(Cause(CauseWord.USER), ends_run=True)
@@ -173,6 +179,79 @@ def test_a_late_event_of_the_lost_turn_is_dropped(store: Store) -> None:
     store.writer.emit(Event(start.run_id, EventType.TEXT, {"text": "late"}, start.turn_id, "a"))
     store.flush()
     assert _types(store, start.run_id) == before
+
+
+# -- what cannot be settled -------------------------------------------------------------------------------
+
+
+def test_a_turn_at_the_end_of_a_chain_of_a_thousand_resumed_ones_knows_the_first_and_is_settled(store: Store) -> None:
+    stopped: dict[str, Any] = {"state": "cancelled", "cause": "user", "left_out": "resumed"}
+    told = {"messages": [{"role": "user", "content": "and hurry"}, {"role": "assistant", "content": "half"}]}
+    chain = [turn_line("t0", **stopped, **told)]
+    chain += [turn_line(f"t{number}", resumes=f"t{number - 1}", **stopped) for number in range(1, 1_100)]
+    chain[-1]["left_out"] = None
+    taken = store.decide(lambda tx: Arrival("s1", read_lines([session_line("s1"), *chain])).take_in(tx, ALICE))
+    start = store.decide(lambda tx: resume(tx, ALICE, taken["run_id"], None))[1]
+    store.decide(lambda tx: begin_turn(tx, start.run_id))
+    with store.database.connect() as connection:
+        earlier = read_earlier(connection, start)
+    assert [each.text for each in earlier.told] == ["and hurry"]
+    settle_lost_turns(store.writer)
+    assert _types(store, start.run_id)[-2:] == ["turn_cancelled", "awaiting_input"]
+
+
+def _spoil_plan(store: Store, start: TurnStart) -> None:
+    """What stands in the log where its plan was published cannot be read any more."""
+    plan = (events.c.run_id == start.run_id) & (events.c.type == "plan_updated")
+    store.decide(lambda tx: tx.connection.execute(update(events).where(plan).values(data="{whispered")))
+
+
+def test_one_turn_that_cannot_be_settled_fails_and_the_others_are_settled_all_the_same(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoilt, batch, stopped = (_in_flight(store, session_id=f"s{number}", interactive=number != 2) for number in (1, 2, 3))
+    fine = _in_flight(store, session_id="s4")
+    store.decide(lambda tx: request_stop(tx, stopped.run_id, stopped.turn_id, STOP))
+    for start in (spoilt, batch, stopped):
+        _spoil_plan(store, start)
+    assert settle_lost_turns(store.writer) == []
+    ends = {start.run_id: _types(store, start.run_id)[-2:] for start in (spoilt, batch, stopped, fine)}
+    assert list(ends.values()) == [
+        ["turn_failed", "awaiting_input"], ["turn_failed", "run_failed"],
+        ["turn_cancelled", "awaiting_input"], ["turn_cancelled", "awaiting_input"],
+    ]  # fmt: skip
+    assert [each["content"] for each in _transcript(store)] == ["hello", "[failed before any text]"]
+    assert store.decide(lambda tx: send(tx, spoilt.run_id, "next"))[0]["disposition"] == "started"
+    assert [message for message in caplog.messages if spoilt.run_id in message] == [
+        f"the turn {spoilt.turn_id} of {spoilt.run_id} could not be settled: JSONDecodeError"
+    ]
+    assert "whispered" not in caplog.text
+
+
+def test_a_run_that_cannot_even_be_ended_is_left_open_and_named_in_the_log(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost, fine = _in_flight(store), _in_flight(store, session_id="s2")
+    store.decide(lambda tx: tx.connection.execute(
+        update(runs).where(runs.c.id == lost.run_id).values(turn_id="t_nowhere")
+    ))  # fmt: skip
+    assert settle_lost_turns(store.writer) == []
+    assert store.run(lost.run_id)["state"] == "running"
+    assert store.run(fine.run_id)["state"] == "awaiting_input"
+    assert f"{lost.run_id} is left open" in caplog.text
+
+
+def test_a_store_that_takes_no_writes_is_no_fault_of_a_run_and_refuses_the_start(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _in_flight(store)
+
+    def refuse(*_: Any) -> None:
+        raise OperationalError("insert", {}, Exception("disk is full"))
+
+    monkeypatch.setattr(store.writer._committer, "_insert", refuse)
+    with pytest.raises(StoreError):
+        settle_lost_turns(store.writer)
 
 
 # -- as the live turn would have written it ---------------------------------------------------------------

@@ -71,7 +71,7 @@ class ModelCatalog:
             if old is None:
                 failure = error
                 raise
-            log.warning("the list of models could not be refreshed, the old one is used: %s", error.detail)
+            log.warning("the list of models could not be refreshed, the old one is used: %s", error.code)
             self._keep(old, TRY_AGAIN_S)
             return old
         finally:

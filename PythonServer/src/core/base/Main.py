@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +24,14 @@ from core.engine.stopping import StopAnswer
 from core.engine.talking import Talking
 from core.errors import InvalidRequest, NotFound, RunIsOver, ServerError, StoreError
 from core.extensions.skillsets.ChatBot.ChatBot2 import ChatBot2
+from core.gates import pause_at
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
 from core.session import going_back, queries
 from core.session.access import Caller, find_run, find_session
 from core.session.arrival import Arrival
 from core.session.event_source import EventSource
-from core.session.parts import PartStop
+from core.session.part_stop import PartStop
 from core.session.portable import read_lines, session_lines
 from core.session.records import NewRun, StopOrder
 from core.session.replay import Replay
@@ -244,7 +246,18 @@ class Main:
         """Make a session of exported lines, under its own id or another; durable when it returns."""
         read = read_lines(lines)
         arrival = Arrival(session_id or caller.session_id or read[0].session_id, read)
-        return self.engine.accept(lambda tx: (arrival.take_in(tx, caller), None))
+        with self.reading() as connection:
+            arrival.check_free(connection, caller)
+        try:
+            for write in arrival.pieces():
+                self.engine.accept(write)
+            pause_at("main.before_arrival")
+            return self.engine.accept(lambda tx: (arrival.take_in(tx, caller), None))
+        except ServerError:
+            with contextlib.suppress(ServerError):  # then it stays where nobody sees it
+                for clear in arrival.clearing():
+                    self.engine.decide(clear)
+            raise
 
     def read_events(self, caller: Caller, run_id: str) -> EventSource:
         """The run's events, to be read from any point on; checks the owner now."""

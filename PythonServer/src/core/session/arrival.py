@@ -1,11 +1,16 @@
-"""Taking in a session that was exported elsewhere: one interactive run, parked, whose turns have all ended."""
+"""Taking in a session that was exported elsewhere: one interactive run, parked, whose turns have all ended.
 
-from collections.abc import Iterator
+The log of a long session goes in piece by piece: a stop that anybody sends meanwhile waits for one piece, and not for
+the whole. Nobody sees it until the session, its run and its turns come behind it in one transaction.
+"""
+
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from time import time
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import insert
+from sqlalchemy import Connection, delete, insert, select
 
 from core.cancellation import CauseWord
 from core.errors import SessionExists
@@ -18,7 +23,10 @@ from core.session.run_state import RunState
 from core.session.said import turn_messages
 from core.session.turn_end import TURN_END
 from core.store.commit import Transaction
-from core.store.tables import messages, runs, sessions, turns
+from core.store.tables import events, messages, runs, sessions, turns
+
+#: Events of one piece.
+PIECE: Final = 1_000
 
 
 class Arrival:
@@ -38,6 +46,8 @@ class Arrival:
         #: Those that went into turns at work.
         self._told: list[dict[str, Any]] = []
         self._events: list[Event] = []
+        # So many of them are in the store.
+        self._written = 0
         self._log(
             EventType.RUN_STARTED, {"session_id": session_id, "interactive": True, "metadata": {}, "imported": True}
         )
@@ -47,11 +57,39 @@ class Arrival:
             self._messages.append(self._message_row(message))
         self._log(EventType.AWAITING_INPUT)
 
+    def check_free(self, connection: Connection, caller: Caller) -> None:
+        """``SessionExists`` if the caller has a session of that id, ``NotFound`` if somebody else has."""
+        if find_session(connection, caller, self._session_id) is not None:
+            raise SessionExists("give it another id with ?session_id=", session_id=self._session_id)
+
+    def pieces(self) -> Iterator[Callable[[Transaction], tuple[None, None]]]:
+        """Decisions that write the log, but for its last piece; each is durable before the next one is taken.
+
+        They return no answer, and no turn to run.
+        """
+        for begin in range(0, len(self._events) - PIECE, PIECE):
+            yield partial(self._write, begin)
+            self._written = begin + PIECE
+
+    def _write(self, begin: int, tx: Transaction) -> tuple[None, None]:
+        for event in self._events[begin : begin + PIECE]:
+            tx.emit(event)
+        return None, None
+
+    def clearing(self) -> Iterator[Callable[[Transaction], None]]:
+        """Decisions that take back what the pieces have written, unless the session was taken in."""
+        for begin in range(0, self._written + PIECE, PIECE):  # the one that failed may have been written all the same
+            yield partial(self._clear, begin)
+
+    def _clear(self, begin: int, tx: Transaction) -> None:
+        if tx.connection.execute(select(runs.c.id).where(runs.c.id == self._run_id)).first() is None:
+            piece = events.c.seq.between(begin + 1, begin + PIECE)
+            tx.connection.execute(delete(events).where(events.c.run_id == self._run_id, piece))
+
     def take_in(self, tx: Transaction, caller: Caller) -> dict[str, Any]:
-        """Make the session, its run, and the log of both; nothing of it runs. Returns the answer."""
+        """Make the session, its run, and what is left of the log; nothing of it runs. Returns the answer."""
+        self.check_free(tx.connection, caller)
         session_id, run_id = self._session_id, self._run_id
-        if find_session(tx.connection, caller, session_id) is not None:
-            raise SessionExists("give it another id with ?session_id=", session_id=session_id)
         mine = {"tenant": caller.tenant, "owner": caller.sub}
         created_at = _seconds(self._session.created_at)
         tx.connection.execute(
@@ -71,7 +109,7 @@ class Arrival:
         for table, rows in ((turns, self._turns), (messages, self._told), (messages, self._messages)):
             if rows:
                 tx.connection.execute(insert(table), rows)
-        for event in self._events:
+        for event in self._events[self._written :]:
             tx.emit(event)
         return {
             "session_id": session_id, "run_id": run_id, "turns": len(self._turns), "messages": len(self._messages)

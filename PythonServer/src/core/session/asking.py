@@ -11,17 +11,19 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import RowMapping
 
-from core.call import Outcome
-from core.cancellation import Cancelled
+from core.call import Call, CallKind, Outcome
+from core.cancellation import Cancelled, Level, Scope
 from core.clock import alarm_clock
 from core.errors import StoreError, TurnIsOver
 from core.gates import pause_at
-from core.session.questions import PENDING, Asking, look_at_question
+from core.plan.goal import Goal
+from core.session.questions import PENDING, Asking, look_at_question, question_of_call
 from core.store.commit import Transaction
 from core.surrogates import whole_text
 from core.tool.tool import Answered, ToolFailed, ToolRun
@@ -37,6 +39,19 @@ STOP_S: Final = 1.2
 RETRY_S: Final = 1.0
 
 
+class AwayCall(Call):
+    """Stands for a call that has asked in an earlier server, until that is back: what a stop meets meanwhile."""
+
+    def __init__(self, scope: Scope, goal_id: str, call_id: str, run_id: str) -> None:
+        super().__init__(CallKind.QUESTION, scope, goal_id, call_id)
+        self._run_id = run_id
+        self.ended.set()  # nothing runs here; its result is written once its goal goes on
+
+    def look(self, tx: Transaction) -> None:
+        """What the stop has made of its question."""
+        _note_outcome(self, question_of_call(tx, self._run_id, self.id))
+
+
 class Questions:
     """Of one turn."""
 
@@ -47,6 +62,8 @@ class Questions:
         # Calls whose question is in the store, or about to be committed. None: it was asked in an earlier server, and
         # its call is not back yet.
         self._asked: dict[str, ToolRun | None] = {}
+        # For such a call, if it is to be stopped before it is back.
+        self._away: dict[str, AwayCall] = {}
 
     def take_over(self, call_ids: Iterable[str]) -> None:
         """These calls have asked in an earlier server."""
@@ -54,8 +71,33 @@ class Questions:
 
     def has_asked(self, call_id: str) -> bool:
         """Whether the question of that call is in the store, and the call was not stopped."""
-        run = self._asked.get(call_id)
-        return call_id in self._asked and (run is None or not run.scope.is_stopped)
+        calls = self._asked.get(call_id), self._away.get(call_id)
+        return call_id in self._asked and not any(call is not None and call.scope.is_stopped for call in calls)
+
+    def stand_in(self, owner: Goal, call_id: str) -> AwayCall | None:
+        """For the stop of a call that has asked in an earlier server: what to stop as long as the call is not back.
+
+        Its stop is then that of the call, which takes up first what had become of its question. None if the call is
+        back, was never away, or will not come back.
+        """
+        with self._lock:
+            if call_id not in self._asked or self._asked[call_id] is not None or owner.is_final:
+                return None
+            if call_id not in self._away:
+                scope = (owner.scope or owner.scope_around).open(Level.CALL, call_id)
+                self._away[call_id] = AwayCall(scope, owner.id, call_id, self._turn.start.run_id)
+            return self._away[call_id]
+
+    def _come_back(self, run: ToolRun) -> None:
+        with self._lock:
+            if self._asked.get(run.id, run) is not None:
+                return
+            self._asked[run.id] = run
+            away = self._away.get(run.id)
+        # The first end wins: either the stop came before, and is the call's, or it finds the call itself.
+        cause = away.scope.finish() if away is not None else None
+        if cause is not None:
+            run.scope.cancel(cause)
 
     def wake(self, call_id: str) -> None:
         """Something becomes of the question of that call. Harmless if nobody waits."""
@@ -85,6 +127,7 @@ class Questions:
         with self._lock:
             self._woken[run.id] = woken
         try:
+            self._come_back(run)
             row = self._wait(run, asking, woken)
         finally:
             run.scope.forget(abort)
@@ -114,6 +157,7 @@ class Questions:
         """The row as it is now; withdrawn by this, if the call is stopped and it was not settled before."""
         pause_at("asking.before_look")
         cause = run.scope.cause
+        had_asked = run.id in self._asked
 
         def look(tx: Transaction) -> RowMapping | None:
             row = look_at_question(tx, asking, cause)
@@ -121,17 +165,25 @@ class Questions:
                 self._asked[run.id] = run  # here: whoever sees the question finds that it was asked
             return row
 
-        looked = self._turn.record(look)
         try:
-            if cause is not None:
-                return looked.result(STOP_S)
-            return run.scope.wait_for(looked)
+            return self._looked(run, self._turn.record(look), is_stopped=cause is not None)
         except Cancelled:
             return self._look(run, asking)  # behind the decision that has just been made
-        except FutureTimeoutError as error:
-            raise StoreError from error
+        except StoreError:
+            if not had_asked:  # it was decided, perhaps, and not committed
+                self._asked.pop(run.id, None)
+            raise
         except TurnIsOver:
             return None  # it is being stopped, and the question was not asked
+
+    def _looked(self, run: ToolRun, looked: Future[RowMapping | None], is_stopped: bool) -> RowMapping | None:
+        """What the decision found, once it is durable."""
+        if not is_stopped:
+            return run.scope.wait_for(looked)
+        try:
+            return looked.result(STOP_S)
+        except FutureTimeoutError as error:
+            raise StoreError from error
 
 
 @contextlib.contextmanager
@@ -147,16 +199,16 @@ def _waking(expires_at: float | None, woken: threading.Event) -> Iterator[None]:
         alarm.call_off()
 
 
-def _note_outcome(run: ToolRun, row: RowMapping | None) -> None:
+def _note_outcome(call: Call, row: RowMapping | None) -> None:
     """For the receipt of a stop. Settled before it: then the result stands as it is."""
     if row is None:
-        run.settle(Outcome.NOT_STARTED, "never asked")
+        call.settle(Outcome.NOT_STARTED, "never asked")
     elif row["state"] == "cancelled":
-        run.settle(Outcome.CANCELLED, "the question was withdrawn")
+        call.settle(Outcome.CANCELLED, "the question was withdrawn")
     elif row["state"] == "expired":
-        run.settle(Outcome.ALREADY_DONE, "it had expired")
+        call.settle(Outcome.ALREADY_DONE, "it had expired")
     else:
-        run.settle(Outcome.ALREADY_DONE, f"it was {row['state']}")
+        call.settle(Outcome.ALREADY_DONE, f"it was {row['state']}")
 
 
 def _clean(text: str) -> str:

@@ -76,7 +76,7 @@ def fitting(
         try:
             in_force = compact(turn, agent(), history, in_force) or in_force
         except ServerError as error:
-            log.warning("%s: the history was not compacted: %s", turn.start.turn_id, error.detail)
+            log.warning("%s: the history was not compacted: %s", turn.start.turn_id, error.code)
     return shortened(history, in_force)
 
 

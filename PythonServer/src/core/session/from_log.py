@@ -11,7 +11,8 @@ from core.cancellation import CauseWord
 from core.events import Event, EventType
 from core.plan.goal_status import FINAL
 from core.session.queries import read_plan, walk_goals
-from core.session.questions import questions_of_turn, was_told
+from core.session.questions import questions_of_turn
+from core.session.receipt_log import PartsInLog, lost_call, lost_goal
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.said import close_calls, turn_messages, with_earlier
 from core.session.said_log import read_said, said_before
@@ -28,20 +29,23 @@ def outcome_in_log(tx: Transaction, turn: RowMapping, order: StopOrder | None, e
     run_id, turn_id = turn["run_id"], turn["id"]
     state, word = ("cancelled", order.cause.word) if order is not None else ("failed", None)
     plan = read_plan(tx.connection, turn)
-    asked = questions_of_turn(tx, run_id, turn_id)
-    ended = _end_goals(tx, turn, plan["goals"], word, error)
+    asked = questions_of_turn(tx.connection, run_id, turn_id)
+    parts = PartsInLog(tx.connection, turn)
+    ended = _end_goals(tx, turn, plan["goals"], word, error, parts.unended(plan["goals"]))
     logged = read_said(tx.connection, turn, plan["goals"])
     closing = close_calls(logged.said, run_id, turn_id, word or state)
+    lost = [*(lost_call(event, asked) for event in closing), *ended]
     before = said_before(tx.connection, turn)
     return TurnOutcome(
         state,
         turn_messages(with_earlier(logged.said, before.said), state, word, before.told + logged.told),
         order=order,
-        receipt=[*(_lost_call(event, asked) for event in closing), *ended] if order is not None else None,
+        receipt=lost if order is not None else None,
         error=error,
         plan=plan if plan["goals"] else None,
         closing=closing,
         usage=logged.usage.draw(),
+        parts=parts.receipts(plan["goals"], asked, lost),
     )
 
 
@@ -57,32 +61,19 @@ def end_turn_in_log(
 
 
 def _end_goals(
-    tx: Transaction, turn: RowMapping, goals: list[dict[str, Any]], word: str | None, error: str | None
-) -> list[dict[str, Any]]:
-    """Every goal that is not final becomes so; returns their receipt items."""
+    tx: Transaction, turn: RowMapping, goals: list[dict[str, Any]], word: str | None, error: str | None,
+    stopped: dict[str, str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Every goal that is not final becomes so; returns their receipt items. ``stopped``: why each was, by itself."""
     items = []
     for goal in walk_goals(goals):
         if goal["status"] in FINAL:
             continue
-        has_begun = goal["status"] != "NOT_STARTED"
-        data: dict[str, Any] = {"status": "CANCELLED", "cause": word or CauseWord.DEPENDENCY}
-        if word is None and has_begun:
+        has_begun, cause = goal["status"] != "NOT_STARTED", stopped.get(goal["id"], word)
+        data: dict[str, Any] = {"status": "CANCELLED", "cause": cause or CauseWord.DEPENDENCY}
+        if cause is None and has_begun:
             data = {"status": "FAILED", "error": error}
         goal.update(data)
         tx.emit(Event(turn["run_id"], EventType.GOAL_STATUS, data, turn["id"], goal["id"]))
-        items.append(_item("goal", goal["id"], goal["id"], "cancelled" if has_begun else "not_started"))
+        items.append(lost_goal(goal, has_begun))
     return items
-
-
-def _lost_call(closing: Event, asked: dict[str, RowMapping]) -> dict[str, Any]:
-    question = asked.get(str(closing.call_id))
-    kind = "question" if question is not None else "tool"
-    if question is not None and was_told(question):
-        return _item(kind, str(closing.call_id), closing.goal_id, "already_done", f"it was {question['state']}")
-    return _item(kind, str(closing.call_id), closing.goal_id, "cancelled")
-
-
-def _item(
-    kind: str, item_id: str, goal_id: str | None, outcome: str, how: str = "the server that ran it is gone"
-) -> dict[str, Any]:
-    return {"kind": kind, "id": item_id, "goal_id": goal_id, "outcome": outcome, "how": how, "took_ms": None}

@@ -32,10 +32,12 @@ def find_duplicate(tx: Transaction, run_id: str, client_message_id: str | None) 
 
 def add_message(
     tx: Transaction, run: RowMapping, text: str, client_message_id: str | None = None,
-    mode: str = "queue", goal_id: str | None = None,
+    mode: str = "queue", goal_id: str | None = None, has_room: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Put a message last in the queue. ``QueueFull`` as :func:`check_room`."""
-    last = check_room(tx, run)
+    """Put a message last in the queue. ``QueueFull`` as :func:`check_room`; not if it ``has_room``, whoever came since."""
+    waiting, last = _count(tx, run)
+    if not has_room:
+        _check_count(run, waiting)
     row = {
         "id": new_id("m"), "run_id": run["id"], "session_id": run["session_id"], "number": last + 1,
         "client_message_id": client_message_id, "text": text, "mode": mode, "goal_id": goal_id, "state": "queued",
@@ -45,22 +47,27 @@ def add_message(
     return row
 
 
-def check_room(tx: Transaction, run: RowMapping) -> int:
-    """``QueueFull`` if too many wait; to a parked run one always may come, since it sets the others going.
+def check_room(tx: Transaction, run: RowMapping) -> None:
+    """``QueueFull`` if too many wait; to a parked run one always may come, since it sets the others going."""
+    _check_count(run, _count(tx, run)[0])
 
-    Returns the number of the last message.
-    """
+
+def _count(tx: Transaction, run: RowMapping) -> tuple[int, int]:
+    """How many wait, and the number of the last message."""
     waiting, last = tx.connection.execute(
         select(
             func.count().filter(messages.c.state.in_(WAITING)),
             func.coalesce(func.max(messages.c.number), 0),
         ).where(messages.c.run_id == run["id"])
     ).one()
+    return waiting, last
+
+
+def _check_count(run: RowMapping, waiting: int) -> None:
     if waiting >= MAX_WAITING and run["state"] != RunState.AWAITING_INPUT:
         error = QueueFull(f"{waiting} messages are waiting already")
         error.headers["Retry-After"] = "5"
         raise error
-    return int(last)
 
 
 def queue_once(tx: Transaction, run: RowMapping, text: str) -> None:

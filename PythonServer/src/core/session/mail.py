@@ -4,17 +4,20 @@ A message waits here until a goal that it is for is about to ask its model; then
 asks models now, by one decision of the writer. Whoever is about to ask waits until that is durable, so a model never
 has what the log has not. A stop, a withdrawal or the turn's end that the writer met first makes the delivery void: the
 row is the truth, and the message then has the fate that it has there.
+
+Another order of the messages is a decision of the writer, too. What was on its way lies before it; and nothing is
+delivered from then on until the order is known here, so that what the user was told comes true.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from core.agent.told import Told
 from core.call import Outcome
@@ -96,8 +99,14 @@ class Mail:
         self._turn = turn
         self._lock = threading.Lock()  # before the lock of a plan
         self._waiting: list[Letter] = []
-        # Id -> number of every letter that has come.
-        self._known: dict[str, int] = {}
+        # Every letter that has come.
+        self._known: set[str] = set()
+        # Id -> place, of every letter that has come or was moved before it came.
+        self._places: dict[str, int] = {}
+        # Held while an order is decided: the one that is handed over last is the newest.
+        self._moving = threading.Lock()
+        # Done when the order that is being decided is in force here.
+        self._move: Future[None] | None = None
         self._talkers: dict[Goal, Talker] = {}
         self._told: list[Told] = []
         self._deliveries: list[Delivery] = []
@@ -114,8 +123,9 @@ class Mail:
         with self._lock:
             if self._is_closed or letter.id in self._known:
                 return False
-            self._known[letter.id] = len(self._known)
-            self._waiting.append(letter)
+            self._known.add(letter.id)
+            self._places.setdefault(letter.id, len(self._places))
+            self._put_waiting(letter)
             # At once: a goal that delivers it meanwhile must see which answers are at their end.
             cut = [call for call in self._to_cut(letter) if _is_cut_by(call, Cause(CauseWord.REDIRECT))]
         self._ask_to_cancel(cut)
@@ -127,6 +137,38 @@ class Mail:
         with self._lock:
             asking = [each for each in self._talkers.values() if each.call is not None and each.is_meant(wish)]
         return bool(asking) and all(each.cuts >= MAX_CUTS for each in asking)
+
+    def _put_waiting(self, *letters: Letter) -> None:
+        self._waiting = sorted([*self._waiting, *letters], key=lambda letter: self._places[letter.id])
+
+    def move(self, decide: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Have another order decided, and deliver by it from then on.
+
+        ``decide`` returns every message of the run that waits, in the new order, and so does this. What it raises
+        leaves the order as it was. ``StoreError`` if another such decision does not come to its end.
+        """
+        if not self._moving.acquire(timeout=SETTLE_S):
+            raise StoreError("the store did not answer in time")
+        move: Future[None] = Future()
+        try:
+            with self._lock:
+                self._move = move
+            moved = decide()
+            pause_at("mail.moved")
+            self._reorder([each["message_id"] for each in moved])
+            return moved
+        finally:
+            with self._lock:
+                self._move = None
+            self._moving.release()
+            move.set_result(None)
+
+    def _reorder(self, order: list[str]) -> None:
+        with self._lock:
+            # What is not in it came behind it, or waits no more.
+            rest = [each for each in sorted(self._places, key=self._places.__getitem__) if each not in order]
+            self._places = {each: place for place, each in enumerate([*order, *rest])}
+            self._put_waiting()
 
     def _to_cut(self, letter: Letter) -> list[ModelCall]:
         if letter.mode != "redirect":
@@ -182,15 +224,27 @@ class Mail:
         """
         call.scope.checkpoint()
         pause_at("mail.before_delivery")
-        with self._lock:
-            talker = self._talkers.get(goal)
-            if talker is None:  # work beside the plan that nobody talks to, such as a title
-                return
-            self._deliver([letter for letter in self._waiting if talker.is_meant(letter)], talker)
-            talker.call, talker.round = call, goal.rounds.count
+        while isinstance(talker := self._enter(goal, call), Future):
+            pause_at("mail.waits_for_move")
+            call.scope.wait_for(talker)
+        if talker is None:  # work beside the plan that nobody talks to, such as a title
+            return
         pause_at("mail.before_confirmation")
         self._confirm(talker, call)
         pause_at("mail.confirmed")
+
+    def _enter(self, goal: Goal, call: ModelCall) -> Talker | Future[None] | None:
+        """Deliver what waits for the goal, and note its request; or what to wait for first: the order is being decided."""
+        with self._lock:
+            talker = self._talkers.get(goal)
+            if talker is None:
+                return None
+            letters = [letter for letter in self._waiting if talker.is_meant(letter)]
+            if letters and self._move is not None:
+                return self._move
+            self._deliver(letters, talker)
+            talker.call, talker.round = call, goal.rounds.count
+            return talker
 
     def end_request(self, goal: Goal, is_cut: bool) -> None:
         """The request is over; ``is_cut``: a message cut it off."""
@@ -252,8 +306,7 @@ class Mail:
             self._deliveries.remove(delivery)
             self._told.remove(delivery.told)
             if isinstance(error, StoreError):
-                self._waiting.append(delivery.letter)
-                self._waiting.sort(key=lambda letter: self._known[letter.id])
+                self._put_waiting(delivery.letter)
             for goal in delivery.goals:
                 with goal.plan.lock:
                     goal.rounds.untell(delivery.letter.id)

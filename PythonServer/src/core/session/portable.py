@@ -25,6 +25,11 @@ from core.store.tables import turns
 
 FORMAT: Final = 1
 
+#: More in one session is not taken in: their rows are made in one transaction, and everybody's stops wait for it.
+MAX_TURNS: Final = 10_000
+#: The same for what users said to turns at work.
+MAX_TOLD: Final = 10_000
+
 
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -184,15 +189,25 @@ _READER: Final[TypeAdapter[SessionLine | TurnLine | MessageLine]] = TypeAdapter(
 
 def read_lines(lines: list[dict[str, Any]]) -> tuple[SessionLine, list[TurnLine], list[MessageLine]]:
     """Check the lines. ``InvalidRequest`` names the line, counted from 1, and what is wrong with it."""
+    _check_count(lines, "turn", "turns; at most {} are taken in", MAX_TURNS)
+    _check_count(lines, "message", "messages wait; at most {} may", MAX_WAITING)
     found = [_read_line(number, line) for number, line in enumerate(lines, start=1)]
     if not found or not isinstance(found[0], SessionLine) or any(isinstance(line, SessionLine) for line in found[1:]):
         raise _refusal("lines.1", "the first line must be the session, and no other")
     _check_resumes(found)
     past = [line for line in found if isinstance(line, TurnLine)]
     waiting = [line for line in found if isinstance(line, MessageLine)]
-    if len(waiting) > MAX_WAITING:
-        raise _refusal("lines", f"{len(waiting)} messages wait; at most {MAX_WAITING} may")
+    told = sum(message.role == "user" for turn in past for message in turn.messages)
+    if told > MAX_TOLD:
+        raise _refusal("lines", f"{told:,} messages came to turns at work; at most {MAX_TOLD:,} are taken in")
     return found[0], past, waiting
+
+
+def _check_count(lines: list[dict[str, Any]], kind: str, words: str, most: int) -> None:
+    """Before any line is read: a body has room for many."""
+    count = sum(line.get("type") == kind for line in lines)
+    if count > most:
+        raise _refusal("lines", f"{count:,} {words.format(f'{most:,}')}")
 
 
 def _read_line(number: int, line: dict[str, Any]) -> SessionLine | TurnLine | MessageLine:

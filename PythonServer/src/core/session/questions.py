@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from core.cancellation import Cause
 from core.clock import iso
@@ -65,7 +65,7 @@ def look_at_question(tx: Transaction, asking: Asking, cause: Cause | None) -> Ro
     ``cause``: the call was stopped. Then a question that is pending is withdrawn, and one that was not asked is not:
     None. One whose time is over expires. ``ToolFailed`` if too many are waiting, ``TurnIsOver`` if the turn is.
     """
-    row = _question_of_call(tx, asking.run_id, asking.call_id)
+    row = question_of_call(tx, asking.run_id, asking.call_id)
     if row is None:
         return None if cause is not None else _open_question(tx, asking)
     if row["state"] != PENDING:
@@ -95,7 +95,7 @@ def _open_question(tx: Transaction, asking: Asking) -> RowMapping:
     }  # fmt: skip
     tx.emit(_event(row, EventType.INTERRUPTION_PENDING, about))
     _follow(tx, asking.run_id)
-    found = _question_of_call(tx, asking.run_id, asking.call_id)
+    found = question_of_call(tx, asking.run_id, asking.call_id)
     assert found is not None
     return found
 
@@ -135,10 +135,10 @@ def _how_settled(row: RowMapping) -> str:
     return f"the question was withdrawn: what asked it was stopped ({row['cause'] or 'it has ended'})"
 
 
-def questions_of_turn(tx: Transaction, run_id: str, turn_id: str) -> dict[str, RowMapping]:
+def questions_of_turn(connection: Connection, run_id: str, turn_id: str) -> dict[str, RowMapping]:
     """Call id -> question, of each call of the turn that has asked one, whatever became of it."""
     query = select(questions).where(questions.c.run_id == run_id, questions.c.turn_id == turn_id)
-    return {row["call_id"]: row for row in tx.connection.execute(query).mappings()}
+    return {row["call_id"]: row for row in connection.execute(query).mappings()}
 
 
 def was_told(row: RowMapping) -> bool:
@@ -153,7 +153,7 @@ def answer_calls(
 
     ``closing``: the events that give open calls of the turn a result; ``history``: the messages with those results.
     """
-    asked = questions_of_turn(tx, run_id, turn_id) if closing else {}
+    asked = questions_of_turn(tx.connection, run_id, turn_id) if closing else {}
     for event in closing:
         row = asked.get(str(event.call_id))
         if row is None or not was_told(row):
@@ -225,7 +225,8 @@ def _count_pending(tx: Transaction, run_id: str) -> int:
     return count
 
 
-def _question_of_call(tx: Transaction, run_id: str, call_id: str) -> RowMapping | None:
+def question_of_call(tx: Transaction, run_id: str, call_id: str) -> RowMapping | None:
+    """The question that a call has asked, whatever became of it."""
     query = select(questions).where(questions.c.run_id == run_id, questions.c.call_id == call_id).with_for_update()
     return tx.connection.execute(query).mappings().first()
 

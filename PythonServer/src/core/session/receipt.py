@@ -15,6 +15,8 @@ _GOAL_OUTCOME = {
     GoalStatus.FAILED: (Outcome.FAILED, "it failed"),
 }
 
+_LEFT = "did not end in time; its late result is dropped"
+
 
 class Stock:
     """What runs, and what waits to run, at the moment of a stop. Taken once, before anything is woken."""
@@ -41,25 +43,34 @@ class Stock:
         return [*known, *(_goal_item(goal, Outcome.NOT_STARTED, "never began", 0) for goal in self._unstarted)]
 
     def final(self) -> list[dict[str, Any]]:
-        """Every item, at the turn's end."""
+        """Every item, at the end of what was stopped."""
         for call in self._calls:
             call.settle(Outcome.ABORTED, "ended by the stop")
         items = [call.item(self.taken_at) for call in self._calls]
         items += [self._final_goal(goal) for goal in self._running]
         return [*items, *(_goal_item(goal, Outcome.NOT_STARTED, "never began", 0) for goal in self._unstarted)]
 
+    def close(self) -> list[dict[str, Any]]:
+        """The same when the last goal or call that was stopped says that it is over. A thread that has ended has left
+        its calls before: what is open even now was left behind.
+        """
+        for call in self._calls:
+            if not call.ended.is_set() and call.settle(Outcome.ABANDONED, _LEFT) and call.goal_id is not None:
+                self.abandoned.add(call.goal_id)
+        return self.final()
+
     def abandon(self, goal: Goal) -> None:
         """The goal's thread did not end in time."""
         self.abandoned.add(goal.id)
         for call in self._calls:
             if call.goal_id == goal.id and not call.ended.is_set():
-                call.settle(Outcome.ABANDONED, "did not end in time; its late result is dropped")
+                call.settle(Outcome.ABANDONED, _LEFT)
 
     def _final_goal(self, goal: Goal) -> dict[str, Any]:
         ended_at = goal.ended_at or time.time()
         took_ms = max(0, round((ended_at - self.taken_at_epoch) * 1000))
         if goal.id in self.abandoned:
-            return _goal_item(goal, Outcome.ABANDONED, "did not end in time; its late result is dropped", took_ms)
+            return _goal_item(goal, Outcome.ABANDONED, _LEFT, took_ms)
         outcome, how = _GOAL_OUTCOME.get(goal.status, (Outcome.CANCELLED, "stopped"))
         item = _goal_item(goal, outcome, how, took_ms)
         return item | ({"detail": goal.error} if goal.error else {})

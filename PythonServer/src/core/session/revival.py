@@ -20,7 +20,9 @@ from core.plan.goal_status import FINAL, GoalStatus
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec
 from core.session.earlier import spec_of
+from core.session.part_stop import PartReceipt
 from core.session.queries import read_plan, walk_goals
+from core.session.receipt_log import read_part_receipts
 from core.session.said_log import LoggedTurn, read_said
 from core.session.surviving import asked_calls
 from core.store.tables import turns
@@ -41,6 +43,8 @@ class Revival:
     logged: LoggedTurn
     #: Calls that have asked.
     asked: set[str]
+    #: Of the goals and calls that were stopped by themselves, oldest first.
+    parts: list[PartReceipt]
 
     def restore(self, turn: Turn, made: dict[str, Goal], agent_of: Callable[[str | None], Any]) -> None:
         """Bring the goals, made of ``spec``, to where the log has them. What was logged of them is not said again.
@@ -71,7 +75,8 @@ def read_revival(connection: Connection, turn_id: str) -> Revival:
     plan = read_plan(connection, turn)
     spec = PlanSpec.model_construct(goals=[spec_of(goal, {}) for goal in plan["goals"]])
     logged = read_said(connection, turn, plan["goals"])
-    return Revival(spec, plan["note"], plan["goals"], logged, asked_calls(connection, turn))
+    parts = read_part_receipts(connection, turn, plan["goals"])
+    return Revival(spec, plan["note"], plan["goals"], logged, asked_calls(connection, turn), parts)
 
 
 def _restore_goal(goal: Goal, node: Node, rounds: dict[str, Rounds]) -> None:

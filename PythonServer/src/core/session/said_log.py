@@ -63,14 +63,22 @@ def _take_message(data: dict[str, Any], told: list[Told], rounds: dict[str, Roun
 
 def said_before(connection: Connection, turn: RowMapping) -> LoggedTurn:
     """What was said in the turn that this one resumes, and in those before it; nothing if it resumes none."""
-    if turn["resumes"] is None:
-        return LoggedTurn()
-    old = connection.execute(select(turns).where(turns.c.id == turn["resumes"])).mappings().one()
-    own = read_said(connection, old, read_plan(connection, old)["goals"])
-    before = said_before(connection, old)
-    said = with_earlier(own.said, before.said) if own.said else before.said
-    # Who takes them up begins with them: of its answer nothing was cut off.
-    return LoggedTurn(said, [replace(each, is_cut=False) for each in before.told + own.told])
+    before = LoggedTurn()
+    for old in reversed(_resumed_by(connection, turn)):
+        own = read_said(connection, old, read_plan(connection, old)["goals"])
+        before.said = with_earlier(own.said, before.said)
+        # Who takes them up begins with them: of its answer nothing was cut off.
+        before.told += [replace(each, is_cut=False) for each in own.told]
+    return before
+
+
+def _resumed_by(connection: Connection, turn: RowMapping) -> list[RowMapping]:
+    """The turn that this one resumes, the one that that one resumes, and so on: however many, newest first."""
+    resumed: list[RowMapping] = []
+    while turn["resumes"] is not None:
+        turn = connection.execute(select(turns).where(turns.c.id == turn["resumes"])).mappings().one()
+        resumed.append(turn)
+    return resumed
 
 
 def _said_of(goal: dict[str, Any], rounds: dict[str, Rounds]) -> Said:

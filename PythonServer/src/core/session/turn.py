@@ -172,7 +172,7 @@ class Turn:
         with owner.plan.lock:
             if not owner.is_final:
                 owner.rounds.answer(call_id, content, is_error)
-                data = {"content": content, "is_error": is_error}
+                data = {"content": content, "is_error": is_error, **self.parts.closing(call_id)}
                 self.emit(EventType.TOOL_RESULT, data, owner.id, call_id)
 
     def delegate(
@@ -244,6 +244,7 @@ class Turn:
             self._usage = revival.logged.usage
             self.questions.take_over(revival.asked)
             revival.restore(self, goals, agent_of)
+            self.parts.take_over(revival.parts, {goal.id: goal for goal in plan.walk_all()})
             self.scope.checkpoint()  # a stop that came meanwhile has not seen these goals: it is for the log to tell
         with self.showing:
             self.has_plan = self._is_plan_shown = True  # not before: a goal that is stopped must have all that hangs on it
@@ -287,6 +288,8 @@ class Turn:
             data["error"] = goal.error
         if goal.result is not None:
             data["result"] = goal.result
+        if goal.is_final:
+            data |= self.parts.closing(goal.id)
         self.emit(EventType.GOAL_STATUS, data, goal.id)
         if goal.is_final:
             self.parts.note_end(goal.id)
@@ -301,14 +304,20 @@ class Turn:
 
     # -- the stop --------------------------------------------------------------------------------
 
-    def stop(self, order: StopOrder, claim: AbstractContextManager[bool] | None = None) -> Verdict:
+    def stop(
+        self, order: StopOrder, claim: AbstractContextManager[bool] | None = None,
+        beside: Callable[[Transaction], Any] | None = None,
+    ) -> Verdict:  # fmt: skip
         """Close the scope and reach everything that runs, at once and bounded. OVER if the turn had finished.
 
         Whoever joins, also a turn that has finished because of an earlier stop, waits until the first one has
         reached everything, so that all see the same receipt. With a ``claim`` (see :meth:`Scope.cancel`) it is the
         turn's stop or nothing: it joins no other, and leaves no trace.
+
+        ``beside`` is decided right behind its record, in the same transaction, and what it returns is with the record:
+        not if the stop joins another, or is recorded too late to stop anything.
         """
-        return self.stopping.stop(order, claim)
+        return self.stopping.stop(order, claim, beside)
 
     # -- the end ---------------------------------------------------------------------------------
 
