@@ -16,6 +16,9 @@ from tests.support.servers import LocalServer, ServerProcess
 #: Part of a test's name -> what the tests with it share, too dear to have in several processes.
 SHARED = {"tests/browser/": "chromium", "[postgresql": "PostgreSQL"}
 
+#: Seconds that a test of the long suites may take.
+LONG_S = 1800
+
 _keys = itertools.count(1)
 
 
@@ -41,6 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if rows[table] % spread.args[0]:
             item.add_marker(pytest.mark.slow)
         rows[table] += 1
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_S))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.api_client import Run
+from core.engine import stopping
+from tests.support.api_client import PATIENCE_S, Run
 from tests.support.five_checks import five_checks
 from tests.support.going_back import of_type
 from tests.support.model_server import ModelServer, script
 from tests.support.part_stops import cancel_call, cancel_goal, outcomes, part_stops, statuses
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan
+from tests.support.problems import assert_problem
 from tests.support.questions import (
     answer,
     ask_goal,
@@ -58,6 +60,21 @@ def _held(models: ModelServer, folder: Path, point: str, run: Run) -> Iterator[t
 
 
 # -- a call that is not back yet ---------------------------------------------------------------------------
+
+
+def test_a_stop_of_a_part_of_a_turn_that_takes_long_to_come_back_says_so_and_can_be_sent_again(
+    models: ModelServer, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "BACK_S", 0.05)
+    run, (question,) = _asked(models, key, tmp_path, "Which?")
+    with _held(models, tmp_path, "engine.claimed", run) as (_, run, before):
+        path = f"{run.path}/calls/{question['call_id']}/cancel"
+        assert_problem(run.api.request("POST", path, json={}), 503, "turn_is_coming_back")
+        monkeypatch.setattr(stopping, "BACK_S", PATIENCE_S)
+        before.open()
+        assert cancel_call(run, question["call_id"], **WAIT)["stopped"] is True
+        assert run.wait_parked() == "awaiting_input"
+        five_checks(run, models, key)
 
 
 @pytest.mark.parametrize("point", BEFORE_IT_IS_BACK)

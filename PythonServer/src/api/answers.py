@@ -309,7 +309,7 @@ _CODES: Final = {
     422: "invalid_request, invalid_plan, idempotency_key_reused",
     429: "queue_full",
     500: "internal_error",
-    503: "store_unavailable, shutting_down, too_many_streams, key_server_unreachable",
+    503: "store_unavailable, shutting_down, too_many_streams, turn_is_coming_back, key_server_unreachable",
 }
 
 

@@ -161,6 +161,12 @@ class ShuttingDown(ServerError):
     code, status, title = "shutting_down", 503, "The server is shutting down"
 
 
+class TurnIsComingBack(ServerError):
+    """The turn is being taken up from an earlier server; its goals cannot be told apart yet."""
+
+    code, status, title = "turn_is_coming_back", 503, "The turn is being taken up again; try again in a moment"
+
+
 # -- the model's or the gateway's fault (end a goal, never a request) ---------------------
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from sqlalchemy import RowMapping
 
 from core.cancellation import Verdict
-from core.errors import RunIsOver, StopNotRecorded, StoreError, TurnIsOver
+from core.errors import RunIsOver, StopNotRecorded, StoreError, TurnIsComingBack, TurnIsOver
 from core.gates import pause_at
 from core.session.part_stop import PartStop
 from core.session.records import StopOrder
@@ -195,7 +195,8 @@ class Stopping:
             raise RunIsOver()
         if turn is None or turn.scope.is_finished or (if_turn is not None and if_turn != turn.start.turn_id):
             raise TurnIsOver()
-        turn.wait_back(BACK_S)
+        if not turn.wait_back(BACK_S):
+            raise TurnIsComingBack()
         part = stop(turn)
         answer = {"run_id": run["id"], "turn_id": turn.start.turn_id, "goal_id": part.goal.id, "call_id": part.call_id}
         if part.recorded is not None:

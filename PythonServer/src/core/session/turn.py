@@ -194,10 +194,9 @@ class Turn:
     def _is_coming_back(self) -> bool:
         return self.start.is_revived and not self.has_plan
 
-    def wait_back(self, seconds: float) -> None:
-        """If it is being taken up from an earlier server: until its goals are here, or that long."""
-        if self._is_coming_back:
-            self._is_back.wait(seconds)
+    def wait_back(self, seconds: float) -> bool:
+        """If it is being taken up from an earlier server: until its goals are here, or that long. Whether they are."""
+        return not self._is_coming_back or self._is_back.wait(seconds)
 
     def is_at_redirect_limit(self, goal_id: str | None) -> bool:
         """See :class:`core.session.messages.TurnAtWork`."""
