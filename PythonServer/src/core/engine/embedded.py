@@ -209,7 +209,7 @@ class Engine:
         try:
             self.stopping.stop_if(turn, order, contextlib.nullcontext(True))  # never the run's next turn
         except ServerError as error:  # the stop holds
-            log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.detail)
+            log.warning("the stop of %s at its deadline: %s", turn.start.turn_id, error.code)
 
     def _set_watchdog(self, turn: Turn) -> Callable[[], None]:
         limit_ms = turn.start.options.get("idle_limit_ms")
@@ -229,7 +229,7 @@ class Engine:
         try:
             return self.stopping.stop_if(turn, order, claim)
         except ServerError as error:  # the stop holds
-            log.warning("the stop of %s without progress: %s", turn.start.turn_id, error.detail)
+            log.warning("the stop of %s without progress: %s", turn.start.turn_id, error.code)
             return True
 
     def _end(self, turn: Turn, error: BaseException | str | None) -> None:
