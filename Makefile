@@ -44,7 +44,7 @@ test-real: $(DEV) ## the tests against a real model server
 
 .PHONY: test-long
 test-long: $(DEV) ## the long suites
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder -m slow
 
 .PHONY: chaos
 chaos: $(DEV) ## kill -9 the server again and again under load: make chaos [KILLS=200] [SEED=…]

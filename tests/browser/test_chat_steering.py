@@ -264,6 +264,26 @@ def test_a_stop_tells_what_became_of_the_messages_that_waited(page: Page) -> Non
     expect(waiting(page)).to_have_count(0)
 
 
+def test_what_a_stop_has_kept_and_the_end_of_the_run_handed_back_is_not_said_to_be_kept(page: Page) -> None:
+    start_counting(page)
+    say(page, "After this", SHORT)
+    expect(waiting(page)).to_have_count(1)
+
+    held: list[Route] = []
+    page.route("**/terminate", lambda route: held.append(route))  # noqa: PLW0108 — a builtin method is no handler
+
+    with page.expect_request("**/terminate"):
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+    expect(last_turn(page).locator(".inbox-fate")).to_have_text("1 waiting message was kept.")
+    held[0].continue_()
+
+    for _ in range(2):
+        expect(page.locator(".run-end")).to_contain_text("This run has ended")
+        expect(last_turn(page).locator(".inbox-fate")).to_have_text("1 waiting message was handed back to you.")
+        page.reload()
+
+
 def test_what_was_not_taken_back_in_time_is_said(page: Page) -> None:
     start_counting(page)
     say(page, "After this", SHORT)
@@ -327,6 +347,6 @@ def test_a_stop_by_the_system_is_never_shown_as_the_users(
 
     expect(chips(page)).to_have_text(words)
     expect(last_turn(page)).to_contain_text(why)
-    expect(last_turn(page).locator(".inbox-fate")).to_have_text("1 waiting message was kept.")
+    expect(last_turn(page).locator(".inbox-fate")).to_have_text("1 waiting message was handed back to you.")
     expect(page.locator("#transcript")).not_to_contain_text("by you")
     expect(waiting(page)).to_contain_text("not sent: handed back to you")

@@ -325,7 +325,8 @@ def test_goals_that_are_not_there_or_not_the_callers_are_not_found(
     server: ServerProcess, models: ModelServer, key: str
 ) -> None:
     run = start_streaming(server.api(key), models, key)
-    assert cancel_goal(run, "nothing", expect=404)["code"] == "not_found"
+    refused = cancel_goal(run, "nothing", expect=404)
+    assert (refused["code"], f"GET {run.path}/plan shows its goals" in refused["detail"]) == ("not_found", True)
     foreign = Run(server.api(f"{key}-other"), _about(run))
     assert cancel_goal(foreign, "answer", expect=404) | {"instance": ""} == cancel_goal(
         Run(foreign.api, _about(run) | {"run_id": "r_none"}), "answer", expect=404

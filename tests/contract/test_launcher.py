@@ -159,6 +159,12 @@ def test_a_token_is_not_signed_with_somebody_elses_key(launch: Launch) -> None:
     assert "AUTH_JWT_SECRET" in line
 
 
+def test_a_token_with_a_scope_that_no_route_knows_is_not_made(launch: Launch) -> None:
+    line = refusal(launch("token", "--sub", "alice", "--scope", "runs:read runs:creat", AUTH_JWT_SECRET=SECRET))
+
+    assert "'runs:creat'; there are runs:create, runs:read, runs:stop" in line
+
+
 def test_a_port_that_is_taken_is_one_line(launch: Launch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.support.api_client import Api, Run, in_threads
-from tests.support.five_checks import five_checks, processes_of
+from tests.support.five_checks import five_checks, processes_of, wait_no_process
 from tests.support.model_server import ModelServer, script
 from tests.support.plans import all_events, goal, say_done, seen_at, start_plan, start_silent, start_streaming
 from tests.support.problems import assert_problem
@@ -282,12 +282,42 @@ def test_a_plan_whose_reader_was_to_stop_it_is_stopped_when_that_one_hangs_up_an
 # -- what a lost server's tools have left --------------------------------------------------------------
 
 
+def _shell(key: str, *commands: str) -> str:
+    arguments = [json.dumps({"command": command}, separators=(",", ":")) for command in commands]
+    return script("toolcall", name=["shell"] * len(commands), arguments=arguments, tokens=2, key=key)
+
+
+def test_what_a_command_had_printed_is_in_its_result_and_the_model_reads_it(
+    models: ModelServer, key: str, tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="shell") as server:
+        run = server.api(key).start(_shell(key, "echo hi; echo oops >&2; sleep 777", "sleep 777", "echo done"))
+        run.events(lambda event: event["type"] == "tool_output" and event["text"] == "oops\n")
+        run.wait_event("tool_result")
+        (run,) = _restart(server, run)
+        talking, silent, ended = (each["content"] for each in run.transcript() if each["role"] == "tool")
+        words, shown = talking.split("\n", 1)
+        assert words == silent == "cancelled: server_lost"
+        assert json.loads(shown) == {
+            "stdout": "hi\n", "stderr": "oops\nthe command was interrupted (server_lost)", "exit_code": -1,
+            "success": False, "execution_time": None, "interrupted": True,
+        }  # fmt: skip
+        assert json.loads(ended)["stdout"] == "done\n"
+        events = all_events(run)
+        results = {each["call_id"]: each["content"] for each in events if each["type"] == "tool_result"}
+        called = [each["call_id"] for each in events if each["type"] == "tool_call"]
+        assert [results[call_id] for call_id in called] == [talking, silent, ended]
+        wait_no_process(run)
+        five_checks(run, models, key)
+        sent = models.calls(key=key)[-1].messages
+        assert [each["content"] for each in sent if each["role"] == "tool"] == [talking, silent, ended]
+
+
 def test_a_command_that_had_suspended_its_supervisor_is_ended_by_the_next_server(
     models: ModelServer, key: str, tmp_path: Path
 ) -> None:
     with ServerProcess(tmp_path, models.url, TOOLS_ALLOWED="shell") as server:
-        command = json.dumps({"command": "kill -STOP $PPID; echo begun; sleep 777"}, separators=(",", ":"))
-        run = server.api(key).start(script("toolcall", name="shell", arguments=command, tokens=2, key=key))
+        run = server.api(key).start(_shell(key, "kill -STOP $PPID; echo begun; sleep 777"))
         run.wait_event("tool_output")
         events = run.events(lambda event: event["type"] == "tool_output")
         (run,) = _restart(server, run)

@@ -69,7 +69,7 @@ def test_somebody_elses_run_looks_absent_in_every_way(server: ServerProcess, mod
     assert stranger.get("/v1/runs?state=running")["runs"] == []
     assert stranger.post("/stopplan")["stopped"] is False
     taken = stranger.post("/v1/runs", {"input": "hello", "session_id": run.session_id}, expect=404)
-    assert taken["code"] == "not_found"
+    assert (taken["code"], "choose another id" in taken["detail"]) == ("not_found", True)
     absent = Run(stranger, {"run_id": run.id, "session_id": "", "turn_id": ""})
     assert absent.cancel(expect=404)["code"] == "not_found"
     assert absent.terminate(expect=404)["code"] == "not_found"

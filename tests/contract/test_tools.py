@@ -231,6 +231,7 @@ def test_tools_are_off_until_they_are_allowed(api: Api, models: ModelServer, key
     (end,) = of_type(run, "turn_failed")
     assert "'shell'" in end["error"]
     assert "not offered" in end["error"]
+    assert "the agent 'default' has no tools (see TOOLS_ALLOWED" in end["error"]
     assert of_type(run, "tool_call") == []
     plan = {"goals": [{"id": "a", "tool": {"name": "shell", "arguments": {"command": "true"}}}]}
     problem = api.post("/v1/runs", {"input": "x", "plan": plan}, expect=422)

@@ -16,6 +16,17 @@ from core.errors import ConfigurationError
 SOURCES = Path(core.data_dir.__file__).absolute().parents[1]
 
 
+def _running(program: str, data_dir: Path) -> subprocess.Popen[str]:
+    """Another process, which holds the folder."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(data_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCES)},
+    )
+
+
 def test_racing_starts_agree_on_one_development_secret(tmp_path: Path) -> None:
     gate = threading.Barrier(8)
     found: list[str] = []
@@ -64,8 +75,26 @@ def test_a_second_lock_on_a_data_dir_is_refused_and_names_the_holder(tmp_path: P
         lock_data_dir(tmp_path / "new" / "data")
 
     held.release()
+    assert (tmp_path / "new" / "data" / "lock").read_text() == ""
     held.release()
     lock_data_dir(tmp_path / "new" / "data").release()
+
+
+def test_a_forked_copy_gives_back_its_share_of_the_lock_and_the_file_still_names_the_holder(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, sys; from core.data_dir import lock_data_dir;"
+        "lock = lock_data_dir(pathlib.Path(sys.argv[1])); child = os.fork();\n"
+        "if not child: lock.release(); os._exit(0)\n"
+        "os.waitpid(child, 0); print('forked', flush=True); sys.stdin.read(); lock.release()"
+    )
+    with _running(program, tmp_path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "forked\n"
+        with pytest.raises(ConfigurationError, match=f"pid {holder.pid}"):
+            lock_data_dir(tmp_path)
+        holder.communicate(timeout=60)
+
+    assert (tmp_path / "lock").read_text() == ""
 
 
 def test_a_data_dir_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -80,14 +109,7 @@ def test_the_lock_goes_with_a_holder_that_is_killed(tmp_path: Path) -> None:
         "import pathlib, sys, time; from core.data_dir import lock_data_dir;"
         "lock = lock_data_dir(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)},
-    )
-    with holder:
+    with _running(program, tmp_path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(ConfigurationError, match=f"pid {holder.pid}"):

@@ -115,6 +115,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_the_reason(
 ) -> None:
     words = _refusal(tmp_path, "shell", write("own_a", text))
     assert words.startswith(f"TOOL_MODULES names 'own_a', which cannot be imported: {fault}")
+    assert ("looked for in the folder" in words) == ("ModuleNotFoundError" in fault)
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all", "nowhere.at_all", ".relative", "a b"])

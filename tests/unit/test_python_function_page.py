@@ -18,7 +18,7 @@ def _shown() -> str:
 
 
 def test_the_function_on_the_page_is_short_and_stops(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt", "c.md"):
+    for name in ("a.md", "b.md", "c.txt"):
         (tmp_path / name).write_text("one\ntwo\n")
     text = _shown()
     assert len([line for line in text.splitlines() if line.strip()]) <= 15
@@ -29,12 +29,12 @@ def test_the_function_on_the_page_is_short_and_stops(tmp_path: Path) -> None:
 
     said: list[str] = []
     run = ToolRun(Scope.root().open(Level.CALL, "call"), "goal", "call", lambda _, piece: said.append(piece))
-    assert made.run({"folder": str(tmp_path)}, run).content == '{"a.txt":2,"b.txt":2}'
-    assert "".join(said) == "a.txt\nb.txt\n"
+    assert made.run({"folder": str(tmp_path)}, run).content == '{"a.md":2,"b.md":2}'
+    assert "".join(said) == "a.md\nb.md\n"
 
     def stop(_: str, piece: str) -> None:
         run.scope.cancel(Cause(CauseWord.USER))
 
     run = ToolRun(Scope.root().open(Level.CALL, "call"), "goal", "call", stop)
-    assert made.run({"folder": str(tmp_path)}, run).content == '{"a.txt":2}'
+    assert made.run({"folder": str(tmp_path)}, run).content == '{"a.md":2}'
     assert run.outcome is Outcome.CANCELLED

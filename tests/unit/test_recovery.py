@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,28 @@ def test_a_store_that_takes_no_writes_is_no_fault_of_a_run_and_refuses_the_start
     monkeypatch.setattr(store.writer._committer, "_insert", refuse)
     with pytest.raises(StoreError):
         settle_lost_turns(store.writer)
+
+
+@pytest.mark.parametrize(
+    ("lost", "queued", "words"),
+    [
+        (0, 0, []),
+        (1, 0, ["open turns that an earlier server left: 1, taken up again: 0"]),
+        (3, 1, ["open turns that an earlier server left: 4, taken up again: 1"]),
+        (0, 2, ["open turns that an earlier server left: 2, taken up again: 2"]),
+    ],
+)
+def test_the_log_tells_the_turns_that_have_ended_from_those_that_go_on(
+    store: Store, caplog: pytest.LogCaptureFixture, lost: int, queued: int, words: list[str]
+) -> None:
+    for number in range(lost):
+        run_id = _in_flight(store, session_id=f"l{number}").run_id
+        store.decide(partial(request_stop, run_id=run_id, turn_id=store.run(run_id)["turn_id"], order=STOP))
+        store.decide(partial(send, run_id=run_id, text="next"))  # it starts a turn of its own
+    for number in range(queued):
+        store.start(session_id=f"q{number}", on_server_lost="resume")
+    settle_lost_turns(store.writer)
+    assert caplog.messages == words
 
 
 # -- as the live turn would have written it ---------------------------------------------------------------

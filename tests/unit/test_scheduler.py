@@ -63,7 +63,15 @@ def test_an_unexpected_error_fails_the_goal_and_tells_only_its_kind(caplog: pyte
     plan, goals = make_plan(work, leaf("a"))
     assert run_plan(plan) is FAILED
     assert goals["a"].error == "internal error (KeyError)"
-    assert "a goal failed with an unexpected KeyError" in caplog.text
+    assert caplog.messages == ["a goal of r_1 failed with an unexpected KeyError"]
+
+
+def test_the_log_names_the_goal_that_failed_and_its_run_and_no_words_of_the_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plan, _ = make_plan(fail, leaf("a"))
+    assert run_plan(plan) is FAILED
+    assert caplog.messages == ["a goal of r_1 failed: provider_error"]
 
 
 def test_a_499_cancels_the_goal_and_its_dependents_and_nothing_else() -> None:

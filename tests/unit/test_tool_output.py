@@ -1,8 +1,12 @@
 """Output on its way to the readers: in order, whole, and not an event for each write."""
 
+import sys
 import threading
 
-from core.tool.output import Output
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.tool.output import SHOWN_BYTES, Excerpt, Output, shorten
 from tests.support.api_client import PATIENCE_S
 
 
@@ -30,3 +34,24 @@ def test_what_is_gathered_is_handed_on_although_nothing_more_comes() -> None:
     output.take("stdout", b"one ")
     output.take("stdout", b"two")
     assert is_all_there.wait(PATIENCE_S), seen
+
+
+_PIECES = st.lists(st.tuples(st.sampled_from("aé€😀\n"), st.integers(0, 3 * SHOWN_BYTES)), max_size=6)
+
+
+@given(pieces=_PIECES, limit=st.sampled_from([SHOWN_BYTES, SHOWN_BYTES - 47, 1024]))
+def test_an_excerpt_of_pieces_shows_what_is_shown_of_the_whole(pieces: list[tuple[str, int]], limit: int) -> None:
+    excerpt = Excerpt()
+    texts = [sign * (size // len(sign.encode())) for sign, size in pieces]
+    for text in texts:
+        excerpt.add(text)
+    assert excerpt.shown(limit) == shorten("".join(texts), limit) == Excerpt("".join(texts)).shown(limit)
+
+
+def test_an_excerpt_keeps_a_bounded_part_however_much_comes() -> None:
+    excerpt = Excerpt()
+    for number in range(3000):
+        excerpt.add(f"{number}" * 1000)
+    excerpt.add("the end")
+    assert excerpt.shown().endswith("the end")
+    assert sys.getsizeof(excerpt._head) + sys.getsizeof(excerpt._tail) < 8 * SHOWN_BYTES

@@ -1,5 +1,6 @@
 """DATA_DIR: who holds it, and the development secret that lives there."""
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -17,15 +18,19 @@ class DataDirLock:
     """The lock on a DATA_DIR, held for as long as this object, or a forked copy of it, lives.
 
     It is the kernel's ``flock``, so it goes with the process, however that ends; the number in the file only
-    tells a human who holds it.
+    tells a human who holds it, or who did not give it back.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._holder = os.getpid()
 
     def release(self) -> None:
-        """Give the lock back. Harmless if repeated."""
+        """Give the lock back; the file is empty then. Harmless if repeated."""
         if self._fd >= 0:
+            if os.getpid() == self._holder:  # while it is still locked: nobody else has written to it
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 

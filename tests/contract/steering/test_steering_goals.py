@@ -149,7 +149,8 @@ def test_a_message_to_a_goal_that_is_not_there_is_refused_and_leaves_no_trace(
 ) -> None:
     run = _two_at_work(user, key)
     body = {"text": "who?", "mode": mode, "goal_id": "nobody"}
-    assert_problem(user.request("POST", f"{run.path}/input", json=body), 404, "not_found")
+    refused = assert_problem(user.request("POST", f"{run.path}/input", json=body), 404, "not_found")
+    assert f"GET {run.path}/plan shows its goals" in refused["detail"]
     assert run.inbox() == []
     assert all(call.asked_to_cancel_at is None for call in models.calls(key=key))
     run.cancel(wait_ms=20_000)

@@ -46,7 +46,7 @@ def test_a_plan_of_several_goals_runs_and_a_wrong_one_is_refused(bench: Bench) -
     assert turn.result().messages[-1]["content"].count("'s") == 2
     with pytest.raises(InvalidPlan, match="unknown agent"):
         bench.executor.run("x", plan=PlanSpec(goals=[GoalSpec(id="a", prompt="A", agent="nobody")]))
-    with pytest.raises(InvalidPlan):
+    with pytest.raises(InvalidPlan, match="the message is blank"):
         bench.executor.run("  ")
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 RUNS_CREATE = "runs:create"
 RUNS_READ = "runs:read"
 RUNS_STOP = "runs:stop"
+#: Those that a route asks for.
+SCOPES = frozenset({RUNS_CREATE, RUNS_READ, RUNS_STOP})
 #: What a token without a ``scope`` claim may do.
 DEFAULT_SCOPES = frozenset({RUNS_CREATE, RUNS_READ})
 DEFAULT_TENANT = "default"

@@ -8,7 +8,7 @@ from typing import Any
 import jwt
 from jwt.exceptions import InvalidSubjectError
 
-from api.auth.caller import DEFAULT_SCOPES, DEFAULT_TENANT, Caller
+from api.auth.caller import DEFAULT_SCOPES, DEFAULT_TENANT, SCOPES, Caller
 from api.auth.key_server import KeyServer
 from core.data_dir import development_secret
 from core.errors import ConfigurationError, Unauthenticated
@@ -151,7 +151,11 @@ def mint(
     }
     claims.update({name: value for name, value in optional.items() if value is not None})
     try:
-        caller_of(claims)
+        unknown = caller_of(claims).scopes - SCOPES
     except Unauthenticated as error:
         raise ConfigurationError(f"No token is made: {error.detail}") from None
+    if unknown:
+        raise ConfigurationError(
+            f"No token is made: no route knows the scope {min(unknown)[:80]!r}; there are {', '.join(sorted(SCOPES))}"
+        )
     return jwt.encode(claims, key.value, algorithm=key.algorithms[0])

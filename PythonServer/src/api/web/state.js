@@ -2,7 +2,7 @@
 // No clock, no network, no DOM: the same events always give the same state.
 
 import { deliverMessage, holdMessages, moveMessage, queueMessage, releaseHeld, settleMessage } from "./inbox_state.js";
-import { isOfPart, isOpen, newTurn, tell } from "./turn_state.js";
+import { handBack, isOfPart, isOpen, newTurn, tell } from "./turn_state.js";
 
 export function newChat() {
   return {
@@ -95,7 +95,10 @@ const ON_CHAT = {
   compaction(chat, event) {
     if (event.undone !== undefined) chat.undone.add(event.undone);
   },
-  message_returned: (chat, event) => settleMessage(chat, event, "returned"),
+  message_returned(chat, event) {
+    settleMessage(chat, event, "returned");
+    return [...chat.turns.values()].filter((turn) => handBack(turn, event.message_id)).map((turn) => turn.id);
+  },
   message_withdrawn: (chat, event) => settleMessage(chat, event, "withdrawn"),
   run_completed: (chat, event) => endRun(chat, event, "completed"),
   run_cancelled: (chat, event) => endRun(chat, event, "cancelled"),

@@ -72,6 +72,14 @@ const ON_TURN = {
   turn_failed: (turn, event) => endTurn(turn, event, "failed"),
 };
 
+/** A message was handed back; whether the turn's stop had kept it, and so it says something else now. */
+export function handBack(turn, messageId) {
+  if (!turn.inbox?.kept?.includes(messageId)) return false;
+  const kept = turn.inbox.kept.filter((id) => id !== messageId);
+  turn.inbox = { ...turn.inbox, kept, returned: [...(turn.inbox.returned ?? []), messageId] };
+  return true;
+}
+
 /** `handedIn` are the messages that came before it from elsewhere. */
 export function newTurn(event, handedIn) {
   const isCompaction = event.kind === "compaction";

@@ -221,14 +221,14 @@ def _as_it_ended(run: ToolRun, result: ToolResult | None, cause: Cause | None) -
         left = "; it did not end, and what it may still do is not waited for" if result is None else ""
         left = left if run.outcome is Outcome.ABANDONED else ""
         return result or ToolResult(f"ended: {cause.reason or cause.word}{left}", True)
-    words = cancelled_text(cause.word)
-    return ToolResult(f"{words}\n{result.content}" if result is not None and result.content else words, True)
+    return ToolResult(cancelled_text(cause.word, result.content if result is not None else ""), True)
 
 
-def cancelled_text(cause: str) -> str:
-    """What stands for the result of a tool call that a stop ended."""
+def cancelled_text(cause: str, partial: str = "") -> str:
+    """The result of a tool call that a stop ended. ``partial``: what the tool has returned all the same."""
     by_hand = (CauseWord.USER, CauseWord.OPERATOR)
-    return "cancelled by operator" if cause in by_hand else f"cancelled: {cause}"
+    words = "cancelled by operator" if cause in by_hand else f"cancelled: {cause}"
+    return f"{words}\n{partial}" if partial else words
 
 
 def _fitting_arguments(tool: Tool, text: str) -> dict[str, Any]:

@@ -46,7 +46,10 @@ def answer_with_tools(
             return reply.text
         if not tools:
             name = reply.tool_calls[0].name
-            raise ProviderNonsense(f"the model asked for the tool {name!r}, which it was not offered")
+            raise ProviderNonsense(
+                f"the model asked for the tool {name!r}, which it was not offered: the agent {agent.name!r} has no tools "
+                "(see TOOLS_ALLOWED, and the agent's tools in AGENTS_FILE)"
+            )
         ToolBatch(reply.tool_calls, tools, asked, port).run()
         pause_at("tool_loop.between_steps")
         # Whatever the tools made of a stop, nothing is asked after it.

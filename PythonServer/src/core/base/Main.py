@@ -28,7 +28,7 @@ from core.gates import pause_at
 from core.plan.plan import Plan
 from core.plan.plan_spec import PlanSpec, check_plan
 from core.session import going_back, queries
-from core.session.access import Caller, find_run, find_session
+from core.session.access import Caller, find_run, find_session, no_such_session
 from core.session.arrival import Arrival
 from core.session.event_source import EventSource
 from core.session.part_stop import PartStop
@@ -239,7 +239,7 @@ class Main:
         with self.reading() as connection:
             session = find_session(connection, caller, session_id)
             if session is None:
-                raise NotFound("there is no session of yours with that id")
+                raise no_such_session()
             return list(session_lines(connection, session))
 
     def import_session(self, caller: Caller, session_id: str | None, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -44,8 +44,9 @@ def settle_lost_turns(writer: Writer) -> list[TurnStart]:
     # Their supervisors have ended them when that server died, but for one that its own command had suspended.
     if calls and not kill_marked([f"{MARK}={call_id}" for call_id in calls], SWEEP_S):
         log.error("a process that an earlier server's tool had started could not be ended")
+    going_on = {start.turn_id for start in following if start is not None} & {turn_id for _, turn_id in open_turns}
     if open_turns:
-        log.warning("settled %d turns that an earlier server left", len(open_turns))
+        log.warning("open turns that an earlier server left: %d, taken up again: %d", len(open_turns), len(going_on))
     return [start for start in following if start is not None]
 
 

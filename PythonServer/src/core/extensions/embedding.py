@@ -15,7 +15,7 @@ from core.agent.agent import Agent, AgentProfile
 from core.agent.make_agents import DEFAULT_INSTRUCTIONS, agents_of, provider_of
 from core.cancellation import Cause, CauseWord, Level, Scope
 from core.engine.call_pool import CallPool
-from core.errors import ConfigurationError, NotFound
+from core.errors import ConfigurationError, InvalidPlan, NotFound
 from core.extensions.embedded_turn import EmbeddedTurn, OnEvent
 from core.extensions.foreign_controller import Controller
 from core.ids import new_id
@@ -95,6 +95,8 @@ class Executor:
         ``on_event`` is called on this thread. ``InvalidPlan`` if the plan cannot run, or the message is blank;
         ``RuntimeError`` once this is closed.
         """
+        if plan is None and not message.strip():
+            raise InvalidPlan("the message is blank")
         spec = plan or PlanSpec.single(message)
         tools = {name: agent.profile.tools for name, agent in self._agents.items()}
         check_plan(spec, agents=tools, agent=self._default.name)

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from core.cancellation import Cancelled, Cause
+from core.cancellation import Cancelled, Cause, Level
 from core.clock import alarm_clock
 from core.errors import ServerError
 from core.gates import pause_at
@@ -164,9 +164,9 @@ class Scheduler:
             # A clean-up that fails during a stop does not beat the stop; its error is kept as a detail.
             return self._settle(goal, GoalStatus.CANCELLED, scope.cause, error=public_message(error))
         if not isinstance(error, ServerError):
-            log.error("a goal failed with an unexpected %s", type(error).__name__, exc_info=error)
+            log.error("a goal of %s failed with an unexpected %s", _run_id(goal), type(error).__name__, exc_info=error)
         else:
-            log.warning("a goal failed: %s", error.code)
+            log.warning("a goal of %s failed: %s", _run_id(goal), error.code)
         return self._settle(goal, GoalStatus.FAILED, error=public_message(error))
 
     def _settle(
@@ -215,6 +215,12 @@ class _LeafJob:
 def _concerns(stop: Cancelled, goal: Goal) -> bool:
     """Told by identity: the stopped scope is the goal's, below it, or around it."""
     return goal.scope is not None and (stop.scope.is_within(goal.scope) or goal.scope.is_within(stop.scope))
+
+
+def _run_id(goal: Goal) -> str:
+    """For the log, which has no goal ids: users and models choose those."""
+    run = goal.plan.scope.enclosing(Level.RUN)
+    return run.name if run is not None else "no run"
 
 
 def public_message(error: BaseException) -> str:

@@ -42,8 +42,13 @@ def find_session(connection: Connection, caller: Caller, session_id: str) -> Row
     if caller.session_id is not None and caller.session_id != session_id:
         raise NotFound("there is no session of yours with that id")
     if row is not None and (row["tenant"], row["owner"]) != (caller.tenant, caller.sub):
-        raise NotFound("there is no session of yours with that id")
+        raise no_such_session()
     return row
+
+
+def no_such_session() -> NotFound:
+    """Nobody's or somebody else's."""
+    return NotFound("there is no session of yours with that id; choose another id")
 
 
 def owned_by(caller: Caller, table: Any = runs) -> ColumnElement[bool]:

@@ -15,7 +15,7 @@ from core.session.questions import questions_of_turn
 from core.session.receipt_log import PartsInLog, lost_call, lost_goal
 from core.session.records import StopOrder, TurnOutcome, TurnStart
 from core.session.said import close_calls, turn_messages, with_earlier
-from core.session.said_log import read_said, said_before
+from core.session.said_log import read_printed, read_said, said_before
 from core.session.turn_end import end_turn
 from core.session.turns import read_turn
 from core.store.commit import Transaction
@@ -33,7 +33,8 @@ def outcome_in_log(tx: Transaction, turn: RowMapping, order: StopOrder | None, e
     parts = PartsInLog(tx.connection, turn)
     ended = _end_goals(tx, turn, plan["goals"], word, error, parts.unended(plan["goals"]))
     logged = read_said(tx.connection, turn, plan["goals"])
-    closing = close_calls(logged.said, run_id, turn_id, word or state)
+    printed = read_printed(tx.connection, turn, logged.said)
+    closing = close_calls(logged.said, run_id, turn_id, word or state, printed)
     lost = [*(lost_call(event, asked) for event in closing), *ended]
     before = said_before(tx.connection, turn)
     return TurnOutcome(

@@ -129,7 +129,7 @@ def _mode(run: RowMapping, message: NewMessage, turn: TurnAtWork | None) -> str:
     if turn is None:  # accepted an instant ago
         return mode
     if mode in STEERING and message.goal_id is not None and not turn.has_goal(message.goal_id):
-        raise NotFound("the current turn has no such goal")
+        raise NotFound(f"the current turn has no such goal; GET /v1/runs/{run['id']}/plan shows its goals")
     if mode == "redirect" and turn.is_at_redirect_limit(message.goal_id):
         raise RedirectLimit("the model was interrupted several times without coming to an end: steer, or stop the turn")
     return "queue" if mode == "interrupt" and turn.is_protected else mode

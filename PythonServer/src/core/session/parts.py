@@ -46,7 +46,8 @@ class Parts:
         """
         goal = next((each for each in self._goals() if each.id == goal_id), None)
         if goal is None:
-            raise NotFound("the current turn has no such goal")
+            run_id = self._turn.start.run_id
+            raise NotFound(f"the current turn has no such goal; GET /v1/runs/{run_id}/plan shows its goals")
         part = PartStop(goal, end=self._end_of(goal))
         return self._stop(part, cause, partial(goal.plan.stop_goal, goal, cause))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from core.agent.rounds import Rounds
@@ -13,6 +14,7 @@ from core.events import Event, EventType
 from core.plan.goal import Goal
 from core.plan.goal_status import GoalStatus
 from core.plan.plan import Plan
+from core.tool.shell_result import Printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,19 @@ def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> lis
     return messages
 
 
-def close_calls(said: list[Said], run_id: str, turn_id: str, cause: str) -> list[Event]:
+def close_calls(
+    said: list[Said], run_id: str, turn_id: str, cause: str, printed: Mapping[str, Printed] = MappingProxyType({})
+) -> list[Event]:
     """Give every open call the result that says why there is none; returns the events that record it.
 
-    ``cause`` is the turn's, for goals that were not stopped by themselves.
+    ``cause`` is the turn's, for goals that were not stopped by themselves. ``printed``: by call, what the log has of
+    commands; their results have it too.
     """
     closing = []
     for each in said:
-        content = cancelled_text(each.cause or cause)
+        word = each.cause or cause
         for call in each.rounds.open_calls():
+            content = cancelled_text(word, printed[call.id].as_stopped(word) if call.id in printed else "")
             each.rounds.answer(call.id, content, is_error=True)
             data = {"content": content, "is_error": True}
             closing.append(Event(run_id, EventType.TOOL_RESULT, data, turn_id, each.goal_id, call.id))

@@ -13,6 +13,7 @@ from core.session.queries import log_of_turn, read_plan, walk_goals
 from core.session.said import Said, with_earlier
 from core.session.usage import UsageSum
 from core.store.tables import events, turns
+from core.tool.shell_result import SHELL, Printed
 
 #: What of a turn's log its transcript and its sums are made of.
 _KINDS: Final = (
@@ -50,6 +51,21 @@ def read_said(connection: Connection, turn: RowMapping, goals: list[dict[str, An
             rounds.setdefault(row["goal_id"], Rounds()).take(row["type"], row["call_id"], data)
     logged.said = [_said_of(goal, rounds) for goal in walk_goals(goals) if not goal["goals"]]
     return logged
+
+
+def read_printed(connection: Connection, turn: RowMapping, said: list[Said]) -> dict[str, Printed]:
+    """By call: what the shell commands that are still open had printed; those that had printed nothing are not there."""
+    open_ids = {call.id for each in said for call in each.rounds.open_calls() if call.name == SHELL}
+    printed: dict[str, Printed] = {}
+    if not open_ids:
+        return printed
+    query = select(events.c.call_id, events.c.data).where(
+        log_of_turn(connection, turn), events.c.type == EventType.TOOL_OUTPUT, events.c.call_id.in_(open_ids)
+    )
+    for row in connection.execute(query.order_by(events.c.seq)).mappings():
+        data = json.loads(row["data"])
+        printed.setdefault(row["call_id"], Printed()).take(data["stream"], data["text"])
+    return printed
 
 
 def _take_message(data: dict[str, Any], told: list[Told], rounds: dict[str, Rounds]) -> None:

@@ -89,10 +89,39 @@ def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 def shorten(text: str, limit: int = SHOWN_BYTES) -> str:
     """At most ``limit`` bytes of UTF-8: beginning and end, and between them how much was left out."""
     data = text.encode()
-    if len(data) <= limit:
-        return text
+    return text if len(data) <= limit else _around_gap(data, data, len(data), limit)
+
+
+def _around_gap(beginning: bytes, end: bytes, size: int, limit: int) -> str:
     half = (limit - _GAP_BYTES) // 2
-    head = data[:half].decode(errors="ignore")
-    tail = data[-half:].decode(errors="ignore")
-    missing = len(data) - len(head.encode()) - len(tail.encode())
+    head = beginning[:half].decode(errors="ignore")
+    tail = end[-half:].decode(errors="ignore")
+    missing = size - len(head.encode()) - len(tail.encode())
     return f"{head}\n[... {missing} bytes left out ...]\n{tail}"
+
+
+class Excerpt:
+    """Text that comes in pieces, however many: only what can be shown of it is kept."""
+
+    def __init__(self, text: str = "") -> None:
+        self._head = bytearray()
+        #: What comes after the head: all of it, or the end.
+        self._tail = bytearray()
+        self._size = 0
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        """The next piece."""
+        data = text.encode()
+        self._size += len(data)
+        room = SHOWN_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(room, len(data) - SHOWN_BYTES) :]
+        if len(self._tail) > 2 * SHOWN_BYTES:  # not at every piece
+            del self._tail[:-SHOWN_BYTES]
+
+    def shown(self, limit: int = SHOWN_BYTES) -> str:
+        """As :func:`shorten` of all of it; ``limit`` is at most ``SHOWN_BYTES``."""
+        if self._size <= limit:
+            return (self._head + self._tail).decode()
+        return _around_gap(bytes(self._head), bytes(self._head + self._tail), self._size, limit)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from core.call import Outcome
 from core.cancellation import Cause, CauseWord
 from core.gates import pause_at
-from core.tool.output import SHOWN_BYTES, Output, shorten
+from core.tool.output import Excerpt, Output
+from core.tool.shell_result import SHELL, Note, as_interrupted, shell_result
 from core.tool.supervised import Ending, SupervisedCommand
 from core.tool.supervisor import FAILED, ITSELF, NEVER, TERM
 from core.tool.tool import Stops, Tool, ToolFailed, ToolResult, ToolRun
@@ -36,7 +35,7 @@ class Shell(Tool):
     a container engine or cron.
     """
 
-    name = "shell"
+    name = SHELL
     description = (
         "Run a command with /bin/sh -c and return its output and exit code as JSON. It has no input and no terminal. "
         "Everything it starts is ended when it returns, background jobs too."
@@ -82,7 +81,8 @@ class Shell(Tool):
         ending = self._execute(arguments["command"], self._folder(arguments.get("cwd")), timeout_s, output, run)
         output.finish()
         _settle(run, ending, self._grace_s)
-        return _result(output, ending, self._note(run, ending, timeout_s), time.monotonic() - began)
+        note, took_s = self._note(run, ending, timeout_s), time.monotonic() - began
+        return shell_result(Excerpt(output.text("stdout")), Excerpt(output.text("stderr")), ending.exit_code, note, took_s)
 
     def _folder(self, cwd: str | None) -> Path:
         with contextlib.suppress(OSError):  # an earlier command may have removed it
@@ -113,28 +113,18 @@ class Shell(Tool):
                 alarm.call_off()
                 run.scope.forget(abort)
 
-    def _note(self, run: ToolRun, ending: Ending, timeout_s: float) -> _Note | None:
+    def _note(self, run: ToolRun, ending: Ending, timeout_s: float) -> Note | None:
         """What the model must know beyond the command's own words, such as why it did not end by itself."""
         if run.limit_hit is CauseWord.OUTPUT_LIMIT:
-            return _Note(f"the output was longer than {self._output_cap} bytes; the command was ended")
+            return Note(f"the output was longer than {self._output_cap} bytes; the command was ended")
         if ending.how == ITSELF:
             left = "a process that the command left behind could not be ended"
-            return None if ending.is_all_gone else _Note(left, is_cut=False)
+            return None if ending.is_all_gone else Note(left, is_cut=False)
         if run.limit_hit is not None:
-            return _Note(f"the command was ended after {timeout_s:g} s")
+            return Note(f"the command was ended after {timeout_s:g} s")
         if run.scope.cause is not None:
-            return _Note(f"the command was interrupted ({run.scope.cause.word})", is_interrupted=True)
-        return _Note("the command's supervisor was killed, so what the command had started was ended")
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """A last line for ``stderr``."""
-
-    line: str
-    #: Whether the command was ended, so that it has no exit code of its own.
-    is_cut: bool = True
-    is_interrupted: bool = False
+            return as_interrupted(run.scope.cause.word)
+        return Note("the command's supervisor was killed, so what the command had started was ended")
 
 
 def _allowed() -> dict[str, str]:
@@ -159,21 +149,3 @@ def _settle(run: ToolRun, ending: Ending, grace_s: float) -> None:
         run.settle(Outcome.KILLED, "ended by TERM")
     else:
         run.settle(Outcome.KILLED, f"ended by KILL after {grace_s:.1f} s")
-
-
-def _result(output: Output, ending: Ending, note: _Note | None, took_s: float) -> ToolResult:
-    stderr = output.text("stderr")
-    if note is not None:
-        stderr = shorten(stderr, SHOWN_BYTES - len(note.line) - 1)
-        stderr += ("\n" if stderr and not stderr.endswith("\n") else "") + note.line
-    exit_code = -1 if note is not None and note.is_cut else ending.exit_code
-    fields: dict[str, Any] = {
-        "stdout": shorten(output.text("stdout")),
-        "stderr": shorten(stderr),
-        "exit_code": exit_code,
-        "success": exit_code == 0,
-        "execution_time": round(took_s, 3),
-    }
-    if note is not None and note.is_interrupted:
-        fields["interrupted"] = True
-    return ToolResult(json.dumps(fields, ensure_ascii=False), is_error=exit_code != 0)

@@ -8,7 +8,7 @@ import { GoalView, showRetry } from "./goal.js";
 import { handedInView } from "./handed_in.js";
 import { PlanView } from "./plan.js";
 import { ToldList } from "./told.js";
-import { endOf, usageOf } from "./turn_end.js";
+import { endOf, tellFate, usageOf } from "./turn_end.js";
 
 export class TurnView {
   node;
@@ -61,7 +61,7 @@ export class TurnView {
     const isPlanning = isOpen(turn) && turn.goals.size === 0 && turn.retry === null;
     this.#working.hidden = !isPlanning || (turn.isCompaction && !isStopping);
     setText(this.#working, isStopping ? "Stopping…" : "Making a plan…");
-    if (!isOpen(turn) && !this.#endShown) this.#showEnd(turn);
+    if (!isOpen(turn)) this.#showEnd(turn);
     if (turn.leftOut !== null) this.#foldAway(turn);
   }
 
@@ -103,7 +103,9 @@ export class TurnView {
     this.#goalList.insertBefore(view.node, after?.node ?? null);
   }
 
+  /** Once; what became of the messages that its stop has kept may still be told. */
   #showEnd(turn) {
+    if (this.#endShown) return tellFate(this.#end, turn);
     this.#endShown = true;
     this.#end.append(...endOf(turn));
     const usage = usageOf(turn);

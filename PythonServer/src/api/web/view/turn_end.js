@@ -4,7 +4,7 @@ import { renderMarkdown } from "../markdown.js";
 import { failureWords } from "../tool_words.js";
 import { inboxWords } from "../message_words.js";
 import { causeExplained, causeWords, reasonWords, usageWords } from "../words.js";
-import { h, icon } from "./dom.js";
+import { h, icon, setText } from "./dom.js";
 import { receiptView } from "./receipt.js";
 import { toldView } from "./told.js";
 
@@ -14,6 +14,12 @@ export function endOf(turn) {
   if (turn.state === "cancelled") return stopped(turn, hasParts);
   if (turn.state === "failed") return [failure(turn)];
   return hasParts ? [] : turn.messages.filter(isSaid).map(said);
+}
+
+/** The line about the messages that waited, among the nodes of `endOf`, as it stands now. */
+export function tellFate(end, turn) {
+  const line = end.querySelector(".inbox-fate");
+  if (line !== null) setText(line, inboxWords(turn.inbox));
 }
 
 /** The quiet line; null if no model was asked. */

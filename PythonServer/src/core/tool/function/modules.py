@@ -13,6 +13,11 @@ from core.tool.python_function import FunctionTool, mark_of
 from core.tool.tool import Tool
 from core.tool_settings import BUILT_IN
 
+#: Said of a module that is not there: ``python -m api`` has the folder in which it is started on its path.
+_PLACES: Final = (
+    "; looked for in the folder in which the server is started, in those of PYTHONPATH, "
+    "and among the installed packages"
+)
 #: Of what a module's import says when it fails, the most that is shown.
 SHOWN_CHARS: Final = 300
 
@@ -55,7 +60,10 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         fault = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN_CHARS]
-        raise ConfigurationError(f"TOOL_MODULES names {module[:80]!r}, which cannot be imported: {fault}") from error
+        places = _PLACES if isinstance(error, ModuleNotFoundError) else ""
+        raise ConfigurationError(
+            f"TOOL_MODULES names {module[:80]!r}, which cannot be imported: {fault}{places}"
+        ) from error
 
 
 def _place(function: Any) -> str:
