@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,18 @@ def test_what_was_stopped_and_is_not_over_in_the_log_is_ended_for_that_cause(sto
     with store.database.connect() as connection:
         goals = queries.plan_view(connection, store.run(log.start.run_id), log.start.turn_id)["goals"]
     assert [(goal["status"], goal["cause"]) for goal in goals] == [("CANCELLED", "user")] * 2
+
+
+def test_a_call_that_was_stopped_and_is_not_over_in_the_log_has_a_result_that_says_who_stopped_it(store: Store) -> None:
+    log = _Log(store)
+    log.tell(EventType.TOOL_CALL, {"name": "t", "arguments": "{}"}, call_id="c_2")
+    log.stop("a", "c_1")
+    (receipt,) = log.receipts()
+    assert _outcomes(receipt) == [("tool", "c_1", "cancelled")]
+    results = [json.loads(event.json) for event in store.events(log.start.run_id) if event.type == "tool_result"]
+    assert [(event["call_id"], event["content"]) for event in results] == [
+        ("c_1", "cancelled by operator"), ("c_2", "cancelled: server_lost")
+    ]  # fmt: skip
 
 
 def test_a_goal_that_was_stopped_is_cancelled_and_not_failed_when_its_turn_fails(store: Store) -> None:

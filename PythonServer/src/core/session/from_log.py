@@ -34,7 +34,7 @@ def outcome_in_log(tx: Transaction, turn: RowMapping, order: StopOrder | None, e
     ended = _end_goals(tx, turn, plan["goals"], word, error, parts.unended(plan["goals"]))
     logged = read_said(tx.connection, turn, plan["goals"])
     printed = read_printed(tx.connection, turn, logged.said)
-    closing = close_calls(logged.said, run_id, turn_id, word or state, printed)
+    closing = close_calls(logged.said, run_id, turn_id, word or state, printed, parts.unended_calls())
     lost = [*(lost_call(event, asked) for event in closing), *ended]
     before = said_before(tx.connection, turn)
     return TurnOutcome(

@@ -81,6 +81,14 @@ class PartsInLog:
             for node in _inside(part, goals)
         }
 
+    def unended_calls(self) -> dict[str, str]:
+        """Id -> cause of each call that was stopped by itself, and of which the log does not say that it has ended."""
+        return {
+            part["call_id"]: part["cause"]
+            for part in self._parts
+            if part["call_id"] is not None and self._receipt_of(part) is None
+        }
+
     def receipts(
         self, goals: list[Node], asked: Mapping[str, RowMapping], lost: Collection[Item] = ()
     ) -> list[PartReceipt]:

@@ -103,17 +103,18 @@ def marked(messages: list[dict[str, Any]], state: str, cause: str | None) -> lis
 
 
 def close_calls(
-    said: list[Said], run_id: str, turn_id: str, cause: str, printed: Mapping[str, Printed] = MappingProxyType({})
-) -> list[Event]:
+    said: list[Said], run_id: str, turn_id: str, cause: str, printed: Mapping[str, Printed] = MappingProxyType({}),
+    stopped: Mapping[str, str] = MappingProxyType({}),
+) -> list[Event]:  # fmt: skip
     """Give every open call the result that says why there is none; returns the events that record it.
 
-    ``cause`` is the turn's, for goals that were not stopped by themselves. ``printed``: by call, what the log has of
-    commands; their results have it too.
+    ``cause`` is the turn's, for goals that were not stopped by themselves. By call, ``printed``: what the log has of
+    commands, which their results have too; ``stopped``: why, of those that were stopped alone.
     """
     closing = []
     for each in said:
-        word = each.cause or cause
         for call in each.rounds.open_calls():
+            word = stopped.get(call.id) or each.cause or cause
             content = cancelled_text(word, printed[call.id].as_stopped(word) if call.id in printed else "")
             each.rounds.answer(call.id, content, is_error=True)
             data = {"content": content, "is_error": True}
