@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # So many processes run the tests side by side: half of the time they wait. WORKERS=0 runs them one after the other.
-WORKERS ?= 3
+WORKERS ?= 4
 KILLS ?= 200
 
 # Python may keep what it has compiled: half of a short program's time is compiling it again.

@@ -68,7 +68,7 @@ def test_a_command_that_is_stopped_alone_is_dead_and_the_model_reads_what_it_had
     run = shell_server.api(key).start(_shell(key, LONG))
     output = run.wait_event("tool_output", text="begun\n")
     (call,) = events_now(run, "tool_call")
-    assert len(processes_of([call])) >= 3
+    wait_until(lambda: len(processes_of([call])) >= 3, "the command's processes")
     answer = cancel_call(run, output["call_id"], reason="too slow", if_turn=run.first_turn, wait_ms=30_000)
     assert processes_of([call]) == []
     assert (answer["goal_id"], answer["call_id"]) == ("answer", call["call_id"])

@@ -136,6 +136,7 @@ def test_a_resumed_turn_is_watched_too(api: Api, models: ModelServer, key: str) 
 # -- signs of life -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("thinks", [False, True], ids=["text", "thoughts"])
 def test_a_model_that_trickles_is_never_stopped(
     each_provider: ServerProcess, models: ModelServer, key: str, thinks: bool
@@ -148,6 +149,7 @@ def test_a_model_that_trickles_is_never_stopped(
     five_checks(run, models, key)
 
 
+@pytest.mark.spread(2)
 def test_a_plan_that_is_handed_in_piece_by_piece_counts_though_no_event_tells_of_it_yet(
     each_provider: ServerProcess, models: ModelServer, key: str
 ) -> None:

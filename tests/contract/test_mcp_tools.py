@@ -82,6 +82,7 @@ def test_a_tool_of_a_server_answers_and_its_progress_is_seen(
     five_checks(slow, models, f"{key}-2")
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("tool", ["slow", "late", "deaf"])
 def test_a_stop_tells_the_server_which_request_is_cancelled_and_waits_for_no_answer(
     make: Make, models: ModelServer, log: StandInLog, entry: dict[str, Any], key: str, tool: str

@@ -45,14 +45,14 @@ def test_ten_thousand_goals_complete_without_recursion_in_time_that_grows_with_t
 ) -> None:
     def seconds(count: int) -> float:
         plan, _ = make_plan(lambda _: None, *shape(count))
-        begun = time.perf_counter()
+        begun = time.process_time()  # not the time that other processes take
         assert run_plan(plan) is COMPLETED
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
     seconds(100)
-    small = max(min(seconds(1_000) for _ in range(2)), 0.02)
+    small = max(min(seconds(1_000) for _ in range(3)), 0.02)
     # Ten times the goals: ten times the time if linear, a hundred times if quadratic.
-    assert seconds(10_000) < small * 45
+    assert min(seconds(10_000) for _ in range(2)) < small * 45
 
 
 @pytest.mark.parametrize("shape", [_wide, _chain, _layered])

@@ -26,7 +26,7 @@ def test_commands_of_sub_agents_are_killed_by_the_stop_of_the_turn(user: Api, mo
     command = script("toolcall", arguments={"command": "echo begun; setsid sleep 600 & sleep 600"}, key=f"{key}-s")
     run = user.start(delegate_line(key, sub_goal("a", command), sub_goal("b", command)))
     calls = events_now(run, "tool_output", 2)
-    assert len(processes_of([call | {"type": "tool_call"} for call in calls])) >= 6
+    wait_until(lambda: len(processes_of([call | {"type": "tool_call"} for call in calls])) >= 6, "the commands' processes")
     answer = run.cancel(wait_ms=30_000)
     assert sorted(outcomes(answer["receipt"])) == [
         *[("goal", "cancelled")] * 3, ("sub_run", "cancelled"), *[("tool", "killed")] * 2
