@@ -153,6 +153,15 @@ def build_plan(
     return plan, goals
 
 
+def plan_node(name: str) -> dict[str, Any]:
+    """A goal that has not begun, as the log has it."""
+    return {
+        "id": name, "title": name, "prompt": "p", "tool": None, "agent": None, "depends_on": [], "goals": [],
+        "call_id": None, "delegated": [], "status": "NOT_STARTED", "cause": None, "error": None,
+        "started_at": None, "ended_at": None,
+    }  # fmt: skip
+
+
 def what_was_said(*texts: str) -> list[Said]:
     """A goal for each text, cut off behind it."""
     said = []

@@ -20,13 +20,7 @@ from core.session.turn_end import end_turn
 from core.session.turns import begin_turn, emit_in_turn, read_turn
 from core.store.tables import events
 from core.tool.output import SHOWN_BYTES, shorten
-from tests.support.core_kit import Store, open_store
-
-NODE = {
-    "id": "a", "title": "a", "prompt": "p", "tool": None, "agent": None, "depends_on": [], "goals": [],
-    "call_id": None, "delegated": [], "status": "NOT_STARTED", "cause": None, "error": None,
-    "started_at": None, "ended_at": None,
-}  # fmt: skip
+from tests.support.core_kit import Store, open_store, plan_node
 
 
 @pytest.fixture
@@ -42,7 +36,8 @@ class _Log:
         self.store = store
         self.start: TurnStart = store.start()
         store.decide(lambda tx: begin_turn(tx, self.start.run_id))
-        plan = Event(self.start.run_id, EventType.PLAN_UPDATED, {"goals": [NODE], "note": None}, self.start.turn_id)
+        goals = {"goals": [plan_node("a")], "note": None}
+        plan = Event(self.start.run_id, EventType.PLAN_UPDATED, goals, self.start.turn_id)
         store.decide(lambda tx: emit_in_turn(tx, plan, mark="plan_seq"))
         self.tell(EventType.GOAL_STATUS, {"status": "IN_PROGRESS"})
 

@@ -18,7 +18,7 @@ from core.session.records import TurnStart
 from core.session.stop_moves import note_part_stop
 from core.session.turn_end import end_turn
 from core.session.turns import begin_turn, emit_in_turn, read_turn
-from tests.support.core_kit import Store, open_store
+from tests.support.core_kit import Store, open_store, plan_node
 
 USER = Cause(CauseWord.USER, "enough")
 BEGUN, STOPPED = {"status": "IN_PROGRESS"}, {"status": "CANCELLED", "cause": "user"}
@@ -37,7 +37,7 @@ class _Log:
         self.store = store
         self.start: TurnStart = store.start()
         store.decide(lambda tx: begin_turn(tx, self.start.run_id))
-        self._publish([_node("a"), _node("b")])
+        self._publish([plan_node("a"), plan_node("b")])
         self.tell(EventType.GOAL_STATUS, BEGUN)
         self.tell(EventType.TOOL_CALL, {"name": "t", "arguments": "{}"}, call_id="c_1")
 
@@ -62,14 +62,6 @@ class _Log:
         with self.store.database.connect() as connection:
             found = queries.receipts(connection, self.start.run_id)
         return [each for each in found if each["goal_id"] is not None]
-
-
-def _node(name: str) -> dict[str, Any]:
-    return {
-        "id": name, "title": name, "prompt": "p", "tool": None, "agent": None, "depends_on": [], "goals": [],
-        "call_id": None, "delegated": [], "status": "NOT_STARTED", "cause": None, "error": None,
-        "started_at": None, "ended_at": None,
-    }  # fmt: skip
 
 
 def _outcomes(receipt: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from tests.support.api_client import Api, Run
 from tests.support.five_checks import five_checks
 from tests.support.message_fates import fate_of, wait_settled
 from tests.support.model_server import ModelServer
 from tests.support.race_kit import Later
-from tests.support.servers import gate
+from tests.support.servers import Gate, gate
 from tests.support.steering import brief, delivered_in, start_tool, tool_line
 
 
@@ -39,17 +43,24 @@ def test_steers_that_were_moved_go_in_as_they_were_put(user: Api, models: ModelS
     five_checks(run, models, key)
 
 
+@contextmanager
+def _asking_meanwhile(run: Run, at: Any, message_id: str) -> Iterator[tuple[Later, Gate]]:
+    """The message was put first, which is recorded and not answered yet; the turn was about to ask in the old order."""
+    with gate("mail.moved") as recorded, gate("mail.waits_for_move") as asking:
+        moving = Later(lambda: _move(run, message_id, 0))
+        recorded.wait_reached()
+        at.go.set()
+        asking.wait_reached()
+        asking.open()
+        yield moving, recorded
+
+
 def test_a_request_that_comes_between_the_move_and_its_answer_takes_them_in_the_new_order(
     user: Api, models: ModelServer, key: str
 ) -> None:
     run, at = start_tool(user, key)
     one, two = _steer(run, key, "one", "two")
-    with gate("mail.moved") as recorded, gate("mail.waits_for_move") as asking:
-        moving = Later(lambda: _move(run, two, 0))
-        recorded.wait_reached()
-        at.go.set()
-        asking.wait_reached()  # the turn is about to ask, with the old order
-        asking.open()
+    with _asking_meanwhile(run, at, two) as (moving, recorded):
         recorded.open()
         assert moving.result() == [two, one]
     wait_settled(run, one)
@@ -62,12 +73,7 @@ def test_a_stop_while_a_turn_waits_for_the_new_order_holds_and_leaves_that_order
 ) -> None:
     run, at = start_tool(user, key)
     one, two = _steer(run, key, "one", "two")
-    with gate("mail.moved") as recorded, gate("mail.waits_for_move") as asking:
-        moving = Later(lambda: _move(run, two, 0))
-        recorded.wait_reached()
-        at.go.set()
-        asking.wait_reached()
-        asking.open()
+    with _asking_meanwhile(run, at, two) as (moving, recorded):
         answer = run.cancel(wait_ms=30_000)
         assert (answer["stopped"], answer["parked"], answer["inbox"]["kept"]) == (True, True, [two, one])
         recorded.open()
